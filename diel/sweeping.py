@@ -56,7 +56,7 @@ def sweep(
     *,
     strategy: str | Mapping[str, Any] = "grid",
     trials: int | None = None,
-    objective: str | list[str] = "accuracy",
+    objective: str | list[str] | None = None,
     maximise: bool | list[bool] | None = None,
     ranks: int | None = None,
     seed: int = 0,
@@ -127,7 +127,7 @@ def sweep(
     asked = {
         "space": dict(space),
         "strategy": strategy if isinstance(strategy, str) else dict(strategy),
-        "objective": objective,
+        **({} if objective is None else {"objective": objective}),
         "seed": seed,
         **({} if trials is None else {"trials": trials}),
         **({} if maximise is None else {"maximise": maximise}),

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from dnn.compilation import watched_compilation as watched_compilation
     from dnn.data.augmentation import *  # noqa: F403
     from dnn.data.dataset import *  # noqa: F403
+    from dnn.data.encoding import *  # noqa: F403
     from dnn.data.images import *  # noqa: F403
     from dnn.data.known_sets import download as download
     from dnn.data.labels import *  # noqa: F403
     from dnn.data.loading import *  # noqa: F403
     from dnn.data.prefetch import *  # noqa: F403
     from dnn.data.sequences import *  # noqa: F403
+    from dnn.data.tables import *  # noqa: F403
     from dnn.distributed import AsynchronousSGD as AsynchronousSGD
     from dnn.distributed import DataParallel as DataParallel
     from dnn.distributed import LocalSGD as LocalSGD
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from dnn.linalg import bmatmul as bmatmul
     from dnn.losses import *  # noqa: F403
     from dnn.memory import *  # noqa: F403
+    from dnn.metrics import metrics_of_targets as metrics_of_targets
     from dnn.model import *  # noqa: F403
     from dnn.nets import *  # noqa: F403
     from dnn.optimizers import *  # noqa: F403
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from dnn.trained import load as load
     from dnn.training.checkpoint import *  # noqa: F403
     from dnn.training.data import DeviceData as DeviceData
+    from dnn.training.resuming import *  # noqa: F403
 
 __version__ = "0.1.0.dev0"  # of the distribution, as in pyproject.toml
 
@@ -66,17 +70,19 @@ _PUBLIC = {
     "compilation": "watched_compilation",
     "data.augmentation": "Augmentation Crop Cutout Flip Images Normalise PixelMap Shift",
     "data.dataset": """
-        Dataset batches impute standardise train_validation_split train_validation_test_split
+        Dataset batches standardise train_validation_split train_validation_test_split
     """,
+    "data.encoding": "encode impute",
     "data.images": "load_cifar10 load_cifar100 load_image_folder load_npz",
     "data.known_sets": "download",
     "data.labels": "class_weights",
     "data.loading": """
-        load_breast_cancer load_cleveland load_csv load_dataset load_digits load_fashion_mnist
-        load_idx load_mnist reading_options
+        load_breast_cancer load_cleveland load_dataset load_diabetes load_digits
+        load_fashion_mnist load_idx load_mnist reading_options
     """,
     "data.prefetch": "prefetch",
     "data.sequences": "pad_sequences",
+    "data.tables": "load_csv load_table",
     "distributed": "AsynchronousSGD DataParallel LocalSGD Mesh ParameterServer SimulatedWorkers",
     "ensemble": "Ensemble",
     "errors": """
@@ -85,9 +91,9 @@ _PUBLIC = {
         MixedPrecisionWarning NonFiniteError OutOfDeviceMemory OutOfRangeError PeerError ShapeError
     """,
     "layers": """
-        GRU LSTM RNN Activation AvgPool2D BatchNorm Concat Conv1D Conv2D Dropout Embedding Flatten
-        FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output RadialBasis Reshape
-        Residual SequenceInput SpatialDropout Upsample2D
+        GRU LSTM RNN Activation AvgPool2D BatchNorm Concat Conv1D Conv2D Dropout EmbedColumns
+        Embedding Flatten FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output
+        RadialBasis Reshape Residual SequenceInput SpatialDropout Upsample2D
     """,
     "layer_tables": "layer_kinds layers_from_tables",
     "linalg": "bmatmul",
@@ -96,6 +102,7 @@ _PUBLIC = {
         MeanSquaredError MultiLabelCrossEntropy PoissonLoss QuantileLoss SoftmaxCrossEntropy
     """,
     "memory": "MemoryManager",
+    "metrics": "metrics_of_targets",
     "model": "History NeuralNetwork TrainingParameters",
     "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 vgg16",
     "optimizers": """
@@ -109,6 +116,7 @@ _PUBLIC = {
     "trained": "TrainedModel load",
     "training.data": "DeviceData",
     "training.checkpoint": "load_checkpoint save_checkpoint",
+    "training.resuming": "Progress load_progress progress_of resume_training",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 

@@ -181,6 +181,10 @@ class EarlyStopping(Callback):
         The best value so far.
     best_epoch : int, optional
         Where it was reached, from 0 over all calls of `fit`.
+    waited : int
+        Epochs since then.
+    snapshot : dict of str to array, optional
+        Parameters and running statistics of that epoch, until they are restored.
 
     References
     ----------
@@ -204,36 +208,78 @@ class EarlyStopping(Callback):
         self.patience = check_count("EarlyStopping: patience", patience)
         self.min_delta = float(min_delta)
         self.restore_best = restore_best
+        self._given: tuple[float | None, int | None, int, Snapshot | None] = (None, None, 0, None)
         self._reset()
 
     def _reset(self) -> None:
-        self.best: float | None = None
-        self.best_epoch: int | None = None
-        self._waited = 0
-        self._snapshot: Snapshot | None = None
+        self.best: float | None
+        self.best_epoch: int | None
+        self.best, self.best_epoch, self.waited, self.snapshot = self._given
 
     def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
         """Reset the best value and the count of epochs without a better one."""
         self._reset()
 
+    def go_on(
+        self,
+        best: float | None,
+        best_epoch: int | None,
+        waited: int,
+        snapshot: Snapshot | None,
+    ) -> None:
+        """Begin the next call of `fit` with what was there at the end of an earlier one.
+
+        Parameters
+        ----------
+        best : float, optional
+        best_epoch, waited : int
+        snapshot : dict of str to array, optional
+            All as the attributes, of a rule that has watched the training until now.
+        """
+        self._given = best, best_epoch, waited, snapshot
+        self._reset()
+
     def on_epoch_end(self, epoch: Epoch) -> str | None:
         """Return a reason to stop after `patience` epochs without a better value."""
-        value = epoch.value(self.monitor)
+        return self.observe(epoch.index, epoch.value(self.monitor), epoch.model.snapshot)
+
+    def observe(
+        self, index: int, value: float, snapshot: Callable[[Snapshot | None], Snapshot]
+    ) -> str | None:
+        """Record the watched value of an epoch, and keep the parameters if it is the best.
+
+        Parameters
+        ----------
+        index : int
+            Of the epoch, from 0.
+        value : float
+        snapshot : callable
+            As `NeuralNetwork.snapshot`.
+
+        Returns
+        -------
+        str or None
+            A reason to stop; None to go on.
+        """
         if is_better(self.monitor, value, self.best, self.min_delta):
-            self.best, self.best_epoch, self._waited = value, epoch.index, 0
+            self.best, self.best_epoch, self.waited = value, index, 0
             if self.restore_best:
-                self._snapshot = epoch.model.snapshot(self._snapshot)
+                self.snapshot = snapshot(self.snapshot)
             return None
-        self._waited += 1
-        if self._waited < self.patience:
+        self.waited += 1
+        if self.waited < self.patience:
             return None
-        return f"{self.monitor} has not become better for {self._waited} epochs"
+        return f"{self.monitor} has not become better for {self.waited} epochs"
+
+    def take_snapshot(self) -> Snapshot | None:
+        """Return what was kept of the best epoch, and keep it no longer."""
+        snapshot, self.snapshot = self.snapshot, None
+        return snapshot
 
     def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
         """Restore the parameters of the best epoch, if `restore_best` is set."""
-        if self._snapshot is not None:
-            model.restore(self._snapshot)
-            self._snapshot = None
+        if (snapshot := self.take_snapshot()) is not None:
+            model.restore(snapshot)
 
 
 class Pruning(Callback):

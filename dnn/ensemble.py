@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +25,10 @@ from dnn.precision import Dtype, precision_of
 from dnn.training.data import DeviceData, Versions, for_each
 from dnn.training.history import History
 from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
-from dnn.training.state import load_states, states_of
+from dnn.training.state import Snapshot, load_states, states_of, weights_of_each
 
 if TYPE_CHECKING:
+    from dnn.callbacks import EarlyStopping
     from dnn.tensor import Tensor
     from dnn.training.parallel import Scheme
 
@@ -159,6 +161,7 @@ class Ensemble(Networks):
             self._use(update)
         self._histories = [History() for _ in seeds]
         self._ended = {}
+        self._active = tuple(range(len(self)))
 
     def __len__(self) -> int:
         return len(self._seeds)
@@ -202,6 +205,8 @@ class Ensemble(Networks):
         validation_rows: Sequence[npt.ArrayLike] | None = None,
         validation_epochs: Collection[int] | None = None,
         on_epoch: OnEpoch | None = None,
+        early_stopping: Sequence[EarlyStopping] | None = None,
+        before_restoring: Callable[[], object] | None = None,
         resident: bool | None = None,
         accumulate: int = 1,
         sample_weight: npt.ArrayLike | None = None,
@@ -228,6 +233,11 @@ class Ensemble(Networks):
         on_epoch : function (epoch, networks, histories) -> collection of int, optional
             Called after each epoch with its number from 0, the indices of the networks that were
             trained in it, and their histories in this call. The networks that it returns end.
+        early_stopping : sequence of K EarlyStopping, optional
+            One for each network, asked after each epoch and before `on_epoch`: it ends that network
+            alone, which gets back the parameters of its best epoch.
+        before_restoring : function, optional
+            Called when all networks have ended, before they get back any parameters.
         resident : bool, optional
         accumulate : int, at least 1
             Both as for `NeuralNetwork.fit`.
@@ -240,8 +250,8 @@ class Ensemble(Networks):
         Returns
         -------
         list of K History
-            ``stopped`` is set where `on_epoch` ended the training. The time of an epoch is divided
-            by the number of networks trained in it.
+            ``stopped`` is set where `early_stopping` or `on_epoch` ended the training. The time of
+            an epoch is divided by the number of networks trained in it.
 
         Raises
         ------
@@ -267,6 +277,10 @@ class Ensemble(Networks):
             each = for_each("epochs", epochs, len(self)).tolist()
             wanted = [check_count("epochs", n) for n in each]
             batch_size = checked_batch_size(batch_size)
+            rules = () if early_stopping is None else early_stopping
+            if early_stopping is not None and len(rules) != len(self):
+                message = f"early_stopping: {len(rules)} for {len(self)} networks"
+                raise ConfigurationError(f"{message}: it takes one for each")
             if len({len(history) for history in self._histories}) > 1:
                 message = "the networks have been trained for different numbers of epochs"
                 raise ConfigurationError(f"{message}: none of them can be trained further")
@@ -282,12 +296,68 @@ class Ensemble(Networks):
                 validation_metrics=validation_metrics,
             )
             for active in fit:
+                for k in active if rules else ():
+                    if reason := self._observe(rules[k], k, fit.histories[k]):
+                        fit.stop(k, reason)
                 if on_epoch is not None:
                     histories = [fit.histories[k] for k in active]
                     for k in on_epoch(len(histories[0]) - 1, active, histories):
                         if k in active:
                             fit.stop(k, "on_epoch")
+            if before_restoring is not None:
+                before_restoring()
+            for k, rule in enumerate(rules):
+                if (snapshot := rule.take_snapshot()) is not None:
+                    self.restore(k, snapshot)
         return fit.histories
+
+    def _observe(self, rule: EarlyStopping, k: int, history: History) -> str | None:
+        """Tell a rule the last epoch of a network; return its reason to end it."""
+        from dnn.callbacks import Epoch
+
+        validation = history.validation[-1] if history.validation else {}
+        index = len(self._histories[k]) - 1
+        epoch = Epoch(cast("NeuralNetwork", self), index, history.loss[-1], validation, history)
+        value = epoch.value(rule.monitor)
+        return rule.observe(index, value, partial(self.snapshot, k))
+
+    def snapshot(self, k: int, into: Snapshot | None = None) -> Snapshot:
+        """Copy parameters and running statistics of a network, while it is trained or afterwards.
+
+        Parameters
+        ----------
+        k : int
+            While networks are trained, one of those that have not ended.
+        into : dict of str to array, optional
+            An earlier snapshot of it, whose arrays are overwritten.
+
+        Returns
+        -------
+        dict of str to array
+            As `NeuralNetwork.snapshot`, without a leading axis, and without the step of noise.
+        """
+        place = self._active.index(k)
+        arrays = weights_of_each(self._network, self._update)
+        if into is None:
+            return {name: array[place, ...].copy() for name, array in arrays.items()}
+        for name, array in arrays.items():
+            into[name][...] = array[place, ...]
+        return into
+
+    def restore(self, k: int, snapshot: Snapshot) -> None:
+        """Set parameters and running statistics of a network to those of a snapshot.
+
+        Parameters
+        ----------
+        k : int
+            A network, while none is trained.
+        snapshot : dict of str to array
+            Of this network, as `snapshot` returns it.
+        """
+        for name, array in weights_of_each(self._network, self._update).items():
+            array[k, ...] = snapshot[name]
+            if k in self._ended:
+                self._ended[k].arrays[name][...] = self._network.ops.to_host(snapshot[name])
 
     def copy_to(self, k: int, model: NeuralNetwork) -> None:
         """Copy network `k` into a model, to save it or to train it further by itself.

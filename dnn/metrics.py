@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import ConfigurationError, unknown_name
+from dnn.errors import ConfigurationError, ShapeError, unknown_name
 from dnn.metric_names import METRICS, MORE_IS_BETTER
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "metrics_of_labels",
     "metrics_of_predictions",
     "metrics_of_sums",
+    "metrics_of_targets",
     "metrics_of_values",
     "more_is_better",
     "needs_probabilities",
@@ -151,6 +153,42 @@ def metrics_of_values(
         {**scores, "median_absolute_error": middle}
         for scores, middle in zip(found, middles, strict=True)
     ]
+
+
+def metrics_of_targets(
+    task: str, y: npt.ArrayLike, predicted: npt.ArrayLike, deviation: npt.ArrayLike = 1.0
+) -> dict[str, float]:
+    """Return the metrics of predictions that are no classes.
+
+    Parameters
+    ----------
+    task : {"regression", "multilabel"}
+    y, predicted : array_like, shape (n, targets)
+        Numbers, or 0 and 1 for each label.
+    deviation : array_like, a number or one of each target
+        What a difference of 1 is in the units of the metrics, where targets are scaled.
+
+    Returns
+    -------
+    dict of str to float
+        By the names of ``dnn.catalogue("metric")``.
+
+    Raises
+    ------
+    ConfigurationError
+        If the task is another one.
+    ShapeError
+        If shapes differ.
+    """
+    truth, guess = np.asarray(y)[None], np.asarray(predicted)[None]
+    if truth.shape != guess.shape or truth.ndim != 3 or not truth.size:
+        message = f"targets {truth.shape[1:]} and predictions {guess.shape[1:]} do not fit"
+        raise ShapeError("metrics", message, truth.shape[1:], guess.shape[1:])
+    if task not in ("regression", "multilabel"):
+        raise unknown_name("task", task, ("regression", "multilabel"))
+    if task == "multilabel":
+        return metrics_of_labels(truth, guess)[0]
+    return metrics_of_values(truth, guess, np.asarray(deviation, np.float64))[0]
 
 
 def mean_pinball(

@@ -355,8 +355,9 @@ class NeuralNetwork(Networks):
         snapshot : dict of str to array
             Of this network.
         """
-        for name, array in self._weights.items():
-            array[...] = snapshot[name]
+        arrays = self._weights
+        for name, array in snapshot.items():
+            arrays[name][...] = array
 
     @cached_property
     def _weights(self) -> dict[str, Array]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +22,15 @@ from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError, ShapeError, explains_arguments
 
 __all__ = [
+    "Row",
     "Table",
     "check_delimiter",
+    "first_line",
     "holds_number",
+    "iterate_rows",
+    "line_of_cell",
+    "missing_marks",
+    "named_columns",
     "number_of",
     "read_csv",
     "rows_of",
@@ -32,6 +41,9 @@ _END_OF_LINE: Final = re.compile(r"\r\n|\r|\n")
 _INTEGER: Final = re.compile(r"[+-]?\d{1,400}")
 _SHOWN: Final = 60
 """Of a longer cell, messages show the beginning."""
+
+Row: TypeAlias = tuple[int, list[str]]
+"""The line in which a row begins, and its cells."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +88,7 @@ def read_csv(
     Parameters
     ----------
     path : path
-        A text file in UTF-8; empty lines are skipped.
+        A text file in UTF-8, perhaps compressed by gzip; empty lines are skipped.
     delimiter : str, one character
     header : bool, optional
         The first row holds names, which are distinct. By default it does if none of its cells is a
@@ -101,7 +113,9 @@ def read_csv(
     """
     kind = dtype_of("read_csv", dtype)
     check_delimiter(delimiter)
-    marks = _marks(missing, kind)
+    marks = missing_marks(missing)
+    if marks and kind.kind != "f":
+        raise ConfigurationError(f"missing cells are NaN, which {kind} has not: leave missing out")
     rows = rows_of(path, delimiter)
     if not rows:
         raise DataError(f"{path}: no rows")
@@ -121,23 +135,28 @@ def read_csv(
 
 def _columns_of(
     path: str | PathLike[str],
-    first_row: tuple[int, list[str]],
+    first_row: Row,
     header: bool | None,
     marks: Collection[str],
 ) -> tuple[tuple[str, ...], bool]:
     """Return the names of the columns, or their numbers, and whether the first row holds names."""
-    line, first = first_row
     has_names = header
     if has_names is None:
-        has_names = not any(holds_number(cell, marks) for cell in first)
+        has_names = not any(holds_number(cell, marks) for cell in first_row[1])
     if not has_names:
-        return tuple(str(number) for number in range(1, len(first) + 1)), False
-    columns = tuple(name.strip() for name in first)
+        return tuple(str(number) for number in range(1, len(first_row[1]) + 1)), False
+    return named_columns(path, first_row), True
+
+
+def named_columns(path: str | PathLike[str], row: Row) -> tuple[str, ...]:
+    """Return the names in a row; a `DataError` if two columns have the same."""
+    line, cells = row
+    columns = tuple(name.strip() for name in cells)
     if len({*columns}) < len(columns):
         name = next(name for name in columns if columns.count(name) > 1)
         at = " and ".join(str(n) for n, each in enumerate(columns, 1) if each == name)
         raise DataError(f"{path}, line {line}: columns {at} have the same name {name!r}")
-    return columns, True
+    return columns
 
 
 def _fill(values: Array, row: Sequence[str], marks: Collection[str]) -> bool:
@@ -162,38 +181,65 @@ def check_delimiter(delimiter: Any) -> None:
         raise ConfigurationError(f"{message}, not {delimiter!r}")
 
 
-def _marks(missing: Collection[str], kind: np.dtype[Any]) -> frozenset[str]:
+def missing_marks(missing: Collection[str]) -> frozenset[str]:
+    """Return the texts that stand for missing cells, checked to be such."""
     marks = [missing] if isinstance(missing, str) else missing
     is_several = isinstance(marks, Collection) and not isinstance(marks, bytes | Mapping)
     is_several = is_several and getattr(marks, "ndim", 1) == 1
     if not is_several or not all(isinstance(mark, str) for mark in marks):
         raise ConfigurationError(f"missing must be a list of texts, not {missing!r}")
-    if marks and kind.kind != "f":
-        raise ConfigurationError(f"missing cells are NaN, which {kind} has not: leave missing out")
     return frozenset(marks)
 
 
-def rows_of(path: str | PathLike[str], delimiter: str) -> list[tuple[int, list[str]]]:
-    """Return the rows of a CSV file that are not empty, each with the line in which it begins.
+def rows_of(path: str | PathLike[str], delimiter: str) -> list[Row]:
+    """Return the rows of a CSV file that are not empty.
 
     Raises
     ------
     DataError
         If the file cannot be read.
     """
-    rows, line = [], 0
+    return [*iterate_rows(path, delimiter)]
+
+
+def iterate_rows(path: str | PathLike[str], delimiter: str) -> Iterator[Row]:
+    """Yield the rows that `rows_of` returns, as they are read."""
+    line = 0
     try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        with _opened(path) as file:
             reader = csv.reader(file, delimiter=delimiter, strict=True)
             for row in reader:
                 if row:
-                    rows.append((line + 1, row))
+                    yield line + 1, row
                 line = reader.line_num
     except csv.Error as error:
         raise DataError(f"{path}, line {line + 1}: cannot be read: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
-    return rows
+
+
+def _opened(path: str | PathLike[str]) -> IO[str]:
+    """Open a text, which may be compressed by gzip, whatever its name is."""
+    with Path(path).open("rb") as file:
+        is_compressed = file.read(2) == b"\x1f\x8b"
+    if not is_compressed:
+        return Path(path).open(newline="", encoding="utf-8-sig")
+    return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
+
+
+def first_line(path: str | PathLike[str]) -> str:
+    """Return the first line of a text that is not empty, or "" if the file cannot be read."""
+    try:
+        with _opened(path) as file:
+            return next((line for line in file if line.strip()), "")
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error):
+        return ""
+
+
+def line_of_cell(row: Row, at: int) -> int:
+    """Return the line in which a cell of a row begins: cells in quotes may have several."""
+    line, cells = row
+    return line + sum(len(_END_OF_LINE.findall(cell)) for cell in cells[:at])
 
 
 def number_of(cell: str) -> float | None:

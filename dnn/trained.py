@@ -174,8 +174,10 @@ class TrainedModel:
             steps = steps[len(done) :]
         with np.errstate(over="ignore"):  # what becomes infinite is named
             x = prepared(self._numbers(x, steps), steps)
-        if x.dtype.kind == "f" and x.shape[1] == self._features and not np.isfinite(x).all():
+        if x.dtype.kind == "f" and not np.isfinite(x).all():
             row, column = (int(i) for i in np.argwhere(~np.isfinite(x))[0])
+            if x.shape[1] != self._features:
+                raise DataError(f"row {row} is missing a number, or has one that is too large")
             cell = rows.x[row].flat[column]
             what = "too large" if np.isfinite(cell) else "no number"
             raise DataError(f"row {row}, column {self._name(column)}: {cell} is {what}")
@@ -552,8 +554,7 @@ def _model_of(
         steps = [step_of(step) for step in data["preparation"]]
         for step in steps:
             step.check(features)
-            if step.name == "pixels":
-                features = prepared(np.zeros((1, features), np.float32), [step]).size
+            features = step.outputs(features)
         class_names = data["class_names"]
         if not all(isinstance(each, str) for each in class_names):
             raise TypeError("class_names are texts")

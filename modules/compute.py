@@ -149,7 +149,7 @@ class Compute:
         self,
         wanted: Hyperparameters,
         features: int = 0,
-        classes: int = 0,
+        outputs: int = 0,
         free_bytes: int = 0,
         table: RoutineTable | None = None,
     ) -> int:
@@ -165,7 +165,7 @@ class Compute:
             return MOST_CONVOLUTIONAL if features <= SMALL_IMAGE and not self.is_gpu else 1
         if not self.is_gpu:
             return 1 if wanted.widest >= WIDE else MOST_NETWORKS
-        units = [features, *wanted.hidden, classes]
+        units = [features, *wanted.hidden, outputs]
         parameters = _parameters_of(units)
         most = next(pays for least, pays in reversed(_BY_PARAMETERS) if parameters >= least)
         measured = table(_NETWORKS_ON_GPU, parameters) if table is not None else None
@@ -184,9 +184,10 @@ class Compute:
         self,
         wanted: Hyperparameters,
         features: int,
-        classes: int,
+        outputs: int,
         shape: tuple[int, ...] | None,
         table: RoutineTable,
+        takes: str = "classes",
     ) -> int:
         """Return how many networks of such layers are trained fastest in one plan on this GPU.
 
@@ -195,7 +196,7 @@ class Compute:
         """
         from dnn import OutOfDeviceMemory, free_memory
 
-        measured = (wanted.plan_key(), features, classes, shape, self.precision)
+        measured = (wanted.plan_key(), features, outputs, shape, self.precision)
         key = f"networks-{hashlib.blake2b(repr(measured).encode(), digest_size=8).hexdigest()}"
         choices = table.convolutions
         with choices.measuring():
@@ -205,7 +206,7 @@ class Compute:
                 for networks in _COUNTS_OF_LAYERS_MEASURED:
                     try:
                         each_s = self._layers_epoch_s(
-                            wanted, features, classes, shape, networks, table
+                            wanted, features, outputs, shape, takes, networks, table
                         )
                     except OutOfDeviceMemory:
                         break
@@ -223,8 +224,9 @@ class Compute:
         self,
         wanted: Hyperparameters,
         features: int,
-        classes: int,
+        outputs: int,
         shape: tuple[int, ...] | None,
+        takes: str,
         networks: int,
         table: RoutineTable,
     ) -> float:
@@ -237,8 +239,8 @@ class Compute:
         # With the default rate: the time of a network that diverges says nothing.
         alike = [wanted.model_copy(update={"learning_rate": None})] * networks
         ensemble = Ensemble(
-            layers_of(wanted, features, classes, shape),
-            loss_of(alike),
+            layers_of(wanted, features, outputs, shape),
+            loss_of(alike, takes),
             optimizer_of(alike, len(rows)),
             seeds=range(networks),
             states=dropout_rates(alike),
@@ -246,7 +248,8 @@ class Compute:
             **self.networks,
         )
         x = np.sin(rows[:, None] + np.arange(features))
-        histories = ensemble.fit(x, rows % classes, epochs=3, batch_size=wanted.batch_size)
+        y = rows % outputs if takes == "classes" else np.zeros((len(rows), outputs), np.float32)
+        histories = ensemble.fit(x, y, epochs=3, batch_size=wanted.batch_size)
         return min(histories[0].epoch_times_s)
 
     @staticmethod

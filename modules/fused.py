@@ -15,11 +15,12 @@ import gc
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from .checkpoints import Checkpoints, Going
 from .compute import MOST_NETWORKS, Compute
 from .evaluation import PreparedSplits, TrainingJob
 from .hyperparameters import (
@@ -31,10 +32,11 @@ from .hyperparameters import (
     loss_of,
     optimizer_of,
 )
-from .trial import METRICS, Report, Reports, marked
+from .trial import ERRORS, Report, Reports, known_metrics, marked
+from .trial_plan import BEST_EPOCH, TrialPlan
 
 if TYPE_CHECKING:
-    from dnn import Ensemble, History, RoutineTable
+    from dnn import EarlyStopping, Ensemble, History, RoutineTable
 
 MOST_KEPT: Final = 4
 """Most ensembles that stay compiled for later networks of the same kind."""
@@ -79,12 +81,27 @@ class _Training:
 
     trial: int
     """Index of its trial among those that are trained together."""
+    repeat: int
+    """Index of its seed among those of the trial."""
     number: int
     """Index of the split."""
     wanted: Hyperparameters
     seed: int
     report: Report
     """Report of the trial."""
+    epochs: int
+    """For how long to train; schedules go by the epochs of `wanted`."""
+    is_shown: bool = False
+    """Whether the learning curve of the trial is that of this network."""
+    name: str = ""
+    """Of its checkpoints, if there are any."""
+    going: Going | None = None
+    """From where it goes on."""
+
+    @property
+    def done(self) -> int:
+        """Epochs that are done before."""
+        return 0 if self.going is None else self.going.progress.epochs
 
     def key(self, job: TrainingJob) -> tuple[Any, ...]:
         """Return the values in which trainings of one plan have to agree."""
@@ -92,6 +109,7 @@ class _Training:
 
 
 _ON_CPU: Final = Compute()
+_ONCE: Final = TrialPlan()
 _log: Final = logging.getLogger(__name__)
 
 
@@ -99,8 +117,15 @@ class FusedTrainings:
     """Trains the networks of several trials at once; compiled plans stay for later trials."""
 
     def __init__(
-        self, rounds: PreparedSplits, table: RoutineTable | None = None, compute: Compute = _ON_CPU
+        self,
+        rounds: PreparedSplits,
+        table: RoutineTable | None = None,
+        compute: Compute = _ON_CPU,
+        plan: TrialPlan = _ONCE,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
+        self._plan = plan
+        self._checkpoints = checkpoints
         self._rounds = rounds
         self._table = table
         self._compute = compute
@@ -110,27 +135,58 @@ class FusedTrainings:
         self._epoch_alone_s: dict[tuple[Any, ...], float] = {}
 
     def __call__(
-        self, trials: Sequence[tuple[Hyperparameters, Sequence[int], Report]]
-    ) -> list[list[dict[str, Any]]]:
-        """Train the networks of trials; return the metrics of each split, for each trial.
+        self,
+        trials: Sequence[tuple[Hyperparameters, Sequence[Sequence[int]], Report]],
+    ) -> list[list[list[dict[str, Any]]]]:
+        """Train the networks of trials; return, for each trial and seed, the metrics of each split.
 
-        A trial comes with the seed of each split. Metrics are empty if float16 was too narrow. If
-        there is a single split, the trial's report gets the learning curve.
+        A trial comes with its seeds, for each of them the seed of each split. Metrics are empty if
+        float16 was too narrow. If there is a single split, the trial's report gets the learning
+        curve of the first seed.
         """
-        trainings = [
-            _Training(trial, number, wanted, seed, report)
-            for trial, (wanted, seeds, report) in enumerate(trials)
-            for number, seed in enumerate(seeds)
+        jobs, plan = self._rounds.jobs, self._plan
+        results: list[list[list[dict[str, Any]]]] = [
+            [[{}] * len(self._rounds) for _ in seeds] for _, seeds, _ in trials
         ]
-        groups: dict[tuple[Any, ...], list[_Training]] = {}
-        for training in trainings:
-            key = training.key(self._rounds.jobs[training.number])
-            groups.setdefault(key, []).append(training)
-        results: list[list[dict[str, Any]]] = [[{}] * len(self._rounds) for _ in trials]
-        for key, group in groups.items():
-            for training, found in self._train_in_parts(key, group):
-                results[training.trial][training.number] = found
+        # Where rows test the choice they choose no epoch, so the others are trained before.
+        waits = plan.patience is not None and any(job.is_test for job in jobs)
+        for are_tests in (False, True) if waits else (None,):
+            groups: dict[tuple[Any, ...], list[_Training]] = {}
+            for trial, (wanted, repeats, report) in enumerate(trials):
+                for repeat, seeds in enumerate(repeats):
+                    done = results[trial][repeat]
+                    for number, seed in enumerate(seeds):
+                        job, epochs = jobs[number], wanted.epochs
+                        if are_tests not in (None, job.is_test):
+                            continue
+                        if job.is_test:
+                            epochs = plan.epochs_to_test(jobs, done, job.outer) or epochs
+                        training = _Training(
+                            trial, repeat, number, wanted, seed, report, epochs, repeat == 0
+                        )
+                        if self._checkpoints is not None:
+                            training = self._going_on(training, self._checkpoints)
+                        key = (*training.key(job), training.done)
+                        groups.setdefault(key, []).append(training)
+            for key, group in groups.items():
+                for training, found in self._train_in_parts(key[:-1], group):
+                    results[training.trial][training.repeat][training.number] = found
         return results
+
+    def _going_on(self, training: _Training, checkpoints: Checkpoints) -> _Training:
+        """Return a training that goes on from a checkpoint, if there is one."""
+        wanted, plan, epochs = training.wanted, self._plan, training.epochs
+        if self._rounds.jobs[training.number].is_test:
+            plan = _ONCE
+        name = checkpoints.name(wanted, training.seed, self._rounds[training.number], plan)
+        shown = self._shown(epochs, plan) if len(self._rounds) == 1 else ()
+        going = checkpoints.find(name, epochs, shown, plan.patience)
+        return replace(training, name=name, going=going)
+
+    @staticmethod
+    def _shown(epochs: int, plan: TrialPlan) -> Collection[int]:
+        """Return after which epochs of a training a curve has its metrics."""
+        return curve_epochs(epochs) if plan.patience is None else range(1, epochs + 1)
 
     def _train_in_parts(
         self, key: tuple[Any, ...], trainings: Sequence[_Training]
@@ -191,53 +247,91 @@ class FusedTrainings:
         offsets = [training.number * data.count for training in trainings]
         networks = self._networks((*key, len(trainings)), trainings, data, len(jobs[0].train))
         held_out = [job.test + offset for job, offset in zip(jobs, offsets, strict=True)]
-        most = max(parameters.epochs for parameters in wanted)
-        points = curve_epochs(most) if len(self._rounds) == 1 else frozenset()
+        most = max(training.epochs for training in trainings)
+        # In a plan either all rows make the choice, or none do.
+        plan = _ONCE if jobs[0].is_test else self._plan
+        rules = [rule for _ in trainings if (rule := plan.rule()) is not None]
+        points = self._shown(most, plan) if len(self._rounds) == 1 else ()
         curves: list[Reports] = [[] for _ in trainings]
+        before = trainings[0].done
+        if before:
+            self._resume(networks, trainings, rules, curves)
 
         def on_epoch(
             epoch: int, active: Sequence[int], histories: Sequence[History]
         ) -> Collection[int]:
-            done = epoch + 1
+            done = before + epoch + 1
             many = f"{len(active)} networks" if len(active) > 1 else "a network"
             text = f"{many}, epoch {done} of {most}"
             trainings[0].report.progress(done, most, text)
             if done in points:
                 for k, history in zip(active, histories, strict=True):
-                    metrics = _metrics(history.validation[-1], done * alone_s)
+                    metrics = _metrics(history.validation[-1], done * alone_s, wanted[k])
                     curves[k].append((done, metrics))
             return [k for k in active if trainings[k].report.check_stop()]
 
-        histories = networks.fit(
+        def keep() -> None:
+            if self._checkpoints is not None:
+                names = [training.name for training in trainings]
+                self._checkpoints.save_all(networks, names, curves, rules)
+
+        networks.fit(
             data.rows,
             rows=[job.train + offset for job, offset in zip(jobs, offsets, strict=True)],
-            epochs=[parameters.epochs for parameters in wanted],
+            epochs=[training.epochs - before for training in trainings],
             batch_size=batch_size_of(wanted[0]),
-            validation_rows=held_out if points else None,
-            validation_epochs=points,
+            validation_rows=held_out if points or rules else None,
+            validation_epochs=None if rules else [point - before for point in points],
             on_epoch=on_epoch,
+            early_stopping=rules or None,
+            before_restoring=keep,
             sample_weight=data.weights(class_weight_of(wanted[0])),
         )
+        histories = networks.histories
         scores = networks.evaluate(data.rows, rows=held_out)
         found: list[dict[str, Any]] = []
-        for training, score, history, curve in zip(
-            trainings, scores, histories, curves, strict=True
+        for k, (training, score, history, curve) in enumerate(
+            zip(trainings, scores, histories, curves, strict=True)
         ):
             if self._compute.is_too_narrow(history):
                 found.append({})
                 continue
-            metrics = _metrics(score, len(history) * alone_s)
-            if points:
-                for step, reported in (*curve, (len(history), metrics)):
+            metrics = _metrics(score, len(history) * alone_s, training.wanted)
+            if rules:
+                metrics[BEST_EPOCH] = best_epoch(rules[k], history)
+            if points and training.is_shown:
+                # With patience the curve has each epoch, and the metrics are of the best of them.
+                for step, reported in (*curve, *(() if rules else ((len(history), metrics),))):
                     training.report.curve.add(step, reported)
             metrics |= self._compute.metrics_of(history)
             found.append(marked(metrics, is_diverged=history.diverged))
+        if len(self._rounds) == 1 and data.takes == "values":
+            alone = self._rounds[0]
+            guesses = loss_of(wanted[0], data.takes).point(networks(alone.validation.x))
+            for metrics, guess in zip(found, guesses, strict=True):
+                if metrics:
+                    metrics[ERRORS] = alone.standard_errors(guess)
         return found
+
+    @staticmethod
+    def _resume(
+        networks: Ensemble,
+        trainings: Sequence[_Training],
+        rules: Sequence[EarlyStopping],
+        curves: Sequence[Reports],
+    ) -> None:
+        from dnn import resume_training
+
+        going = [training.going for training in trainings if training.going is not None]
+        resume_training(networks, [each.progress for each in going])
+        for k, (each, curve) in enumerate(zip(going, curves, strict=True)):
+            curve += each.reports
+            each.apply(rules[k] if rules else None, partial(networks.snapshot, k))
 
     @property
     def at_once(self) -> int:
-        """How many trials to take at once; each is trained on all splits."""
-        return max(1, 2 * self._networks_at_once // len(self._rounds))
+        """How many trials to take at once; each is trained on all splits, with all seeds."""
+        return max(1, 2 * self._networks_at_once // (len(self._rounds) * self._plan.seeds))
 
     def trains_alone(self, wanted: Hyperparameters) -> bool:
         """Whether networks with such hyperparameters are better trained one by one."""
@@ -245,6 +339,8 @@ class FusedTrainings:
 
     def _most_networks(self, wanted: Hyperparameters) -> int:
         """Return how many networks with such hyperparameters to train in one plan, at least 1."""
+        if wanted.class_weight != "none" and self._rounds[0].takes == "labels":
+            return 1  # each label of a row has a weight of its own
         if wanted.batch_growth > 1:
             return 1  # its epochs differ in length, and only one epoch is timed of a plan
         if self._rounds.augment or self._rounds[0].is_sequence:
@@ -262,10 +358,12 @@ class FusedTrainings:
         is_dense = not wanted.is_convolutional and not wanted.is_recurrent and not wanted.layers
         if table is None or is_dense or not compute.measures_networks(table):
             return compute.most_networks(
-                wanted, data.features, data.classes, self._free_bytes, table
+                wanted, data.features, data.outputs, self._free_bytes, table
             )
         with compute.without_warnings():
-            return compute.fastest_count(wanted, data.features, data.classes, data.shape, table)
+            return compute.fastest_count(
+                wanted, data.features, data.outputs, data.shape, table, data.takes
+            )
 
     @cached_property
     def _versions(self) -> _Versions:
@@ -283,7 +381,8 @@ class FusedTrainings:
         """Return the seconds of an epoch of a network alone; None for networks never fused."""
         if self.trains_alone(wanted):
             return None
-        training = _Training(0, number, wanted, 0, Report(0, 0, options={}, folder=Path()))
+        report = Report(0, 0, options={}, folder=Path())
+        training = _Training(0, 0, number, wanted, 0, report, wanted.epochs)
         return self._epoch_s(training.key(self._rounds.jobs[number]), training, self._versions)
 
     def _epoch_s(self, key: tuple[Any, ...], training: _Training, data: _Versions) -> float:
@@ -295,8 +394,8 @@ class FusedTrainings:
             # With the default rate: the time of a network that diverges says nothing.
             wanted = training.wanted.model_copy(update={"learning_rate": None})
             model = NeuralNetwork(
-                layers_of(wanted, data.features, data.classes, data.shape),
-                loss_of(wanted),
+                layers_of(wanted, data.features, data.outputs, data.shape, data.embeds),
+                loss_of(wanted, data.takes),
                 optimizer=optimizer_of(wanted, alone.count),
                 routines=self._table,
                 **self._compute.networks,
@@ -320,10 +419,10 @@ class FusedTrainings:
         wanted = [training.wanted for training in trainings]
         seeds = [training.seed for training in trainings]
         optimizer, rates = optimizer_of(wanted, rows), dropout_rates(wanted)
-        loss = loss_of(wanted)
+        loss = loss_of(wanted, data.takes)
         networks = self._kept.pop(key, None)
         if networks is None:
-            layers = layers_of(wanted[0], data.features, data.classes, data.shape)
+            layers = layers_of(wanted[0], data.features, data.outputs, data.shape, data.embeds)
             networks = Ensemble(
                 layers,
                 loss,
@@ -341,9 +440,18 @@ class FusedTrainings:
         return networks
 
 
-def _metrics(score: Mapping[str, float], training_time_s: float) -> dict[str, Any]:
-    found = {**score, "training_time_s": training_time_s}
-    return {name: found[name] for name in METRICS}
+def best_epoch(rule: EarlyStopping, history: History) -> int:
+    """Return the epoch, from 1, that a training with patience has kept: the last if none is best.
+
+    A training that has come to NaN at once has no best epoch.
+    """
+    return len(history) if rule.best_epoch is None else rule.best_epoch + 1
+
+
+def _metrics(
+    score: Mapping[str, float], training_time_s: float, wanted: Hyperparameters
+) -> dict[str, Any]:
+    return known_metrics({**score, "training_time_s": training_time_s}, wanted.named_loss)
 
 
 class _Versions:
@@ -358,23 +466,31 @@ class _Versions:
         from dnn import DeviceData
 
         self.jobs = rounds.jobs
-        self.classes, self.features = rounds[0].classes, rounds[0].features
-        self.shape = rounds[0].shape
+        self.outputs, self.features = rounds[0].outputs, rounds[0].features
+        self.takes = rounds[0].takes
+        self.shape, self.embeds = rounds[0].shape, rounds[0].embeds
         rows = 1 + max(int(rows_of.max()) for job in self.jobs for rows_of in (job.train, job.test))
         self.count = rows
         dtype = np.float64 if compute.precision == "float64" else np.float32
         x = np.zeros((len(rounds) * rows, self.features), dtype)
-        y = np.zeros(len(rounds) * rows, np.intp)
+        first: Any = rounds[0].training
+        y = np.zeros((len(x), *first.y.shape[1:]), first.y.dtype)
+        deviation = None if first.deviation is None else np.ones(y.shape)
+        self._row_weights = None if first.weights is None else np.zeros(len(x))
         for number, (job, split) in enumerate(zip(self.jobs, rounds, strict=True)):
             for at, part in ((job.train, split.training), (job.test, split.validation)):
                 x[number * rows + at] = part.x
                 y[number * rows + at] = part.y
-        self.rows = DeviceData(x, y)
+                if deviation is not None:
+                    deviation[number * rows + at] = part.deviation
+            if self._row_weights is not None:
+                self._row_weights[number * rows + job.train] = split.training.weights
+        self.rows = DeviceData(x, y, deviation=deviation)
 
     def weights(self, given: Mapping[int, float] | Literal["balanced"] | None) -> Any:
-        """Return the weight of each row by its class, of each split by its training rows."""
+        """Return the weight of each row and of its class, of each split by its training rows."""
         if given is None:
-            return None
+            return self._row_weights
         import numpy as np
 
         from dnn import class_weights
@@ -383,5 +499,5 @@ class _Versions:
         found = np.zeros(len(y))
         for number, job in enumerate(self.jobs):
             at = number * self.count + job.train
-            found[at] = class_weights(y[at], self.classes, given)[y[at]]
-        return found
+            found[at] = class_weights(y[at], self.outputs, given)[y[at]]
+        return found if self._row_weights is None else self._row_weights * found

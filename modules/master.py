@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from diel import installed_plugins, load_plugin
 from diel.errors import ModuleFailed
 
 from .attributes import unread_of_strategy
 from .options import SweepOptions
-from .problems import at
+from .problems import at, meant, problem
 from .search import Search
 from .space import Space
 from .strategies import RULES, STRATEGIES
@@ -40,6 +48,22 @@ class Options(SweepOptions):
         description="an earlier run, or a ledger of it, whose results count: RUN_DIR, "
         "RUN_DIR:GROUP.MODULE where it has several sweeps, or a trials.jsonl",
     )
+
+    log: list[str] = Field(
+        [],
+        json_schema_extra={"suggestions": ["tensorboard"]},
+        description="what takes each trial as it ends: reporters on request of installed packages, "
+        "by their names; tensorboard writes event files",
+    )
+
+    @field_validator("log")
+    @classmethod
+    def _check_log(cls, log: list[str]) -> list[str]:
+        known = installed_plugins("reporters")
+        for name in log:
+            if name not in known:
+                raise problem(f"no installed package has a reporter {name!r}", meant(name, known))
+        return log
 
     @model_validator(mode="after")
     def _check_warm_start(self, info: ValidationInfo) -> Options:
@@ -76,8 +100,10 @@ def run(ctx: Context) -> dict[str, Any]:
         search,
         seed=options.seed,
         retries=options.retries,
-        about=options.model_dump(mode="json"),
+        # It may be another one when the run is resumed.
+        about=options.model_dump(mode="json", exclude={"log"}),
         warm_start=options.warm_start,
+        log=tuple(dict.fromkeys(options.log)),
     )
     return run_sweep(ctx, Tags(ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
 
@@ -98,6 +124,16 @@ class Preview:
     """Name of the module that runs the trials."""
     what_is_wrong: Callable[[Mapping[str, Any]], str]
     """Returns why the metrics of a trial cannot be ranked; empty if they can."""
+
+
+def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
+    """Return what this machine lacks to log trials as asked, and what to do; None if nothing."""
+    for name in options.log:
+        lacks = getattr(load_plugin(name, Path(), "reporters"), "missing_here", None)
+        found: tuple[str, str] | None = lacks() if callable(lacks) else None
+        if found is not None:
+            return found
+    return None
 
 
 def look_at_data(

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -46,12 +46,15 @@ from .parallel import Parallel
 from .problems import at, meant, problem, with_remedies
 from .space import Space, SpaceError, parse_dimension
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known
-from .tabular import DataShape, is_table, known_shape
-from .trial import METRICS
+from .tabular import TAKES, DataShape, is_table, known_shape, known_task
+from .trial import METRICS, metrics_of_task
+from .trial_plan import more_metrics
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
 COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
 """Columns of the results; no parameter may have such a name."""
+_LOSS: Final = "loss"
+"""A parameter of our trainer, where it takes the place of the metric."""
 
 _RESERVED_COLUMNS = ("trial", "trainer", "seed", "state")
 
@@ -117,7 +120,8 @@ class SweepOptions(BaseModel):
     objective: list[str] = Field(
         ["accuracy"],
         min_length=1,
-        description="a metric, an expression of metrics, or a function of yours; or several",
+        description="a metric, an expression of metrics, or a function of yours; or several; left "
+        "out, rmse of a regression, exact_match of several labels",
         json_schema_extra={"form": "value", "suggestions": [*METRICS]},
     )
     maximise: bool | list[bool] | None = Field(
@@ -152,7 +156,7 @@ class SweepOptions(BaseModel):
     @field_validator("space")
     @classmethod
     def _check_space(cls, space: dict[str, Any]) -> dict[str, Any]:
-        problems = list(space_problems(space, COLUMNS))
+        problems = list(space_problems(space, [name for name in COLUMNS if name != _LOSS]))
         if problems:
             raise ValidationError.from_exception_data("space", problems)
         return space
@@ -192,15 +196,39 @@ class SweepOptions(BaseModel):
             raise with_remedies(error, RULES[name].options) from None
 
     @model_validator(mode="after")
+    def _choose_objective(self, info: ValidationInfo) -> SweepOptions:
+        task = self._task(info)
+        if "objective" not in self.model_fields_set and task is not None:
+            # Of the default alone: only here may a field of these options still change.
+            object.__setattr__(self, "objective", [next(iter(metrics_of_task(task)))])
+        return self
+
+    def _task(self, info: ValidationInfo) -> str | None:
+        """Return what the data of the trainer are for; None if that is not known."""
+        context = info.context or {}
+        module = context.get("modules", {}).get(self.trainer)
+        options = (
+            context.get("options_of", {}).get(self.trainer) if module is None else module.options
+        )
+        return None if options is None else known_task(options)
+
+    @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
         problems = [*self._objective_problems(info), *self._limit_problems()]
+        is_checked = "modules" in (info.context or {})
+        if _LOSS in self.space and is_checked and not self._has_our_trainer(info):
+            text = f"{_LOSS}: a column of the results; use another name"
+            problems.append(at(("space", _LOSS), self.space[_LOSS], text))
         problems += [*self._strategy_problems(), *self._trainer_problems(info)]
         if problems:
             raise ValidationError.from_exception_data("sweep", problems)
         return self
 
     def _objective_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
-        known = METRICS if self._has_our_trainer(info) else None
+        known: list[str] | None = None
+        if self._has_our_trainer(info):
+            of_task = metrics_of_task(self._task(info) or "classification")
+            known = [*of_task, *more_metrics(of_task)]
         if isinstance(self.maximise, list) and len(self.maximise) != len(self.objective):
             yield at(
                 ("maximise",),
@@ -297,8 +325,9 @@ class SweepOptions(BaseModel):
             layers = modules[self.trainer].options.get("layers")
             if layers is not None and not _is_sound(layers):
                 return  # which is said there
-            shape = known_shape(modules[self.trainer].options.get("dataset"))
-            found = [*parameter_problems(space, layers, shape)]
+            options = modules[self.trainer].options
+            shape = known_shape(options.get("dataset"))
+            found = [*parameter_problems(space, layers, shape, known_task(options))]
             yield from found or stage_problems(space, modules[self.trainer])
             yield from self._data_problems(modules[self.trainer].options)
             yield from self._evaluation_problems(modules[self.trainer].options)
@@ -315,6 +344,13 @@ class SweepOptions(BaseModel):
                     f"{readers} are of {wanted}, and {self.trainer} trains on {dataset}: {kind}",
                     f"leave out {name}, {related}",
                 )
+        if "class_weight" in self.space and trainer.get("class_weight") is not None:
+            yield at(
+                ("space", "class_weight"),
+                self.space["class_weight"],
+                f"{self.trainer} has a class_weight too",
+                "leave one of them out",
+            )
         if is_sequence and "recurrent" not in self.space:
             yield at(
                 ("space",),
@@ -446,11 +482,15 @@ def _is_sound(layers: Any) -> bool:
 
 
 def parameter_problems(
-    space: Space, layers: LayerTables | None = None, shape: DataShape | None = None
+    space: Space,
+    layers: LayerTables | None = None,
+    shape: DataShape | None = None,
+    task: str | None = None,
 ) -> Iterator[InitErrorDetails]:
     """Yield the problems of a space for the trainer of this package: of values, then of points.
 
-    `layers` are those of the trainer, if it has such, and `shape` that of its data, if known.
+    `layers` are those of the trainer, if it has such, and `shape` and `task` those of its data, if
+    they are known.
     """
     known = [name for name in Hyperparameters.model_fields if name != "layers"]
     inside = [] if layers is None else references(layers)
@@ -481,7 +521,7 @@ def parameter_problems(
                 sound = False
                 break
     if sound:
-        yield from _point_problems(space, layers, shape)
+        yield from _point_problems(space, layers, shape, task)
 
 
 def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
@@ -519,7 +559,7 @@ def _drawn_points(space: Space) -> Iterator[dict[str, Any]]:
 
 
 def _point_problems(
-    space: Space, layers: LayerTables | None, shape: DataShape | None
+    space: Space, layers: LayerTables | None, shape: DataShape | None, task: str | None
 ) -> Iterator[InitErrorDetails]:
     """Yield each problem of parameters in combination once, as drawn points show it."""
     texts: dict[str, None] = {}
@@ -533,8 +573,9 @@ def _point_problems(
         except ValueError as error:  # a parameter that is absent in this point
             texts[str(error)] = None
             continue
-        if shape is not None and (text := loss_problem(wanted, "classes", shape.classes)):
-            texts[text] = None
+        outputs = None if shape is None else shape.outputs
+        if task is not None and (unfit := loss_problem(wanted, TAKES[task], outputs)):
+            texts[unfit] = None
         elif layers is not None and shape is not None:
             shown = ", ".join(f"{name} = {point[name]}" for name in references(layers))
             if shown not in tried:

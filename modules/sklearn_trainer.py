@@ -1,4 +1,4 @@
-"""A function for trials that fits any classifier of scikit-learn.
+"""A function for trials that fits any classifier or regressor of scikit-learn.
 
 ::
 
@@ -17,14 +17,18 @@ import time
 from importlib import import_module
 from typing import Any
 
-from .tabular import load_split
+from .tabular import load_split, metrics_of
 from .trial import Report
 
-_DEFAULT = "sklearn.linear_model.LogisticRegression"
+_DEFAULTS = {
+    "classification": "sklearn.linear_model.LogisticRegression",
+    "regression": "sklearn.linear_model.Ridge",
+    "multilabel": "sklearn.neighbors.KNeighborsClassifier",
+}
 
 
 def train(parameters: dict[str, Any], report: Report) -> dict[str, float]:
-    """Fit one classifier; return its metrics on the validation rows.
+    """Fit one estimator; return its metrics on the validation rows.
 
     Parameters
     ----------
@@ -37,26 +41,33 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, float]:
     Returns
     -------
     dict of str to float
-        ``accuracy`` and ``mcc`` on the validation rows, ``training_time_s``, and ``loss``, the
-        mean negative log-likelihood, where the estimator gives probabilities.
+        On the validation rows, and ``training_time_s``. Of a classification ``accuracy``, ``mcc``
+        and, where the estimator gives probabilities, ``loss``, the mean negative log-likelihood;
+        of a regression ``rmse``, ``mae``, ``r2`` and ``median_absolute_error``, in the units of
+        the targets; of several labels ``exact_match``, ``hamming``, ``macro_f1``, ``micro_f1``.
 
     Raises
     ------
     ImportError, AttributeError
         If there is no such estimator.
     """
-    from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
-
     training, validation = load_split(report.options, report.folder)
-    module, _, name = report.options.get("estimator", _DEFAULT).rpartition(".")
+    module, _, name = report.options.get("estimator", _DEFAULTS[training.task]).rpartition(".")
     kind = getattr(import_module(module), name)
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in parameters.items()}
     if "random_state" in inspect.signature(kind).parameters:
         given.setdefault("random_state", report.seed)
     estimator = kind(**given)
     started_s = time.perf_counter()
-    estimator.fit(training.x, training.y)
+    y = training.y[:, 0] if training.y.shape[1:] == (1,) else training.y
+    weights = {} if training.weights is None else {"sample_weight": training.weights}
+    estimator.fit(training.x, y, **weights)
     seconds = time.perf_counter() - started_s
+    if training.task != "classification":
+        found = metrics_of(estimator.predict(validation.x), validation)
+        return {**found, "training_time_s": seconds}
+    from sklearn.metrics import accuracy_score, log_loss, matthews_corrcoef
+
     predicted = estimator.predict(validation.x)
     metrics = {
         "accuracy": float(accuracy_score(validation.y, predicted)),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
@@ -30,11 +31,15 @@ SampleShape = tuple[int, ...]
 
 
 class DataShape(NamedTuple):
-    """Features and classes of a data set, and the shape of a sample."""
+    """Features of a data set, outputs of a network for it, and the shape of a sample.
+
+    `embeds` are the numbers of categories of the last columns, if these are to be embedded.
+    """
 
     features: int
-    classes: int
+    outputs: int
     shape: SampleShape | None = None
+    embeds: tuple[int, ...] = ()
 
 
 class ReadingOptions(BaseModel):
@@ -42,16 +47,56 @@ class ReadingOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    label: str | int = Field(
-        default=-1, description="csv: the column of the labels, by name or number"
+    label: str | int | list[str] = Field(
+        default=-1,
+        description="of a table: the column of the labels, by name or number: whole numbers from "
+        "0, or texts; a list of columns of 0 and 1 where samples may have several labels",
     )
     target: str | int | list[str | int] | None = Field(
-        default=None,
-        description="csv: in place of the label, the column or columns of numbers to predict",
+        default=None, description="of a table, in place of a label: columns of numbers to predict"
     )
-    delimiter: str = Field(default=",", description="csv", min_length=1, max_length=1)
-    header: bool | None = Field(default=None, description="csv: whether the first row holds names")
-    missing: list[str] = Field(default=[], description="csv: what stands for a missing cell")
+    label_separator: str = Field(
+        default="", description="of a table: what separates several labels in the label's column"
+    )
+    features: list[str] = Field(
+        default=[], description="of a table: columns to train on; by default all with no other use"
+    )
+    drop: list[str] = Field(default=[], description="of a table: columns that are not read")
+    rename: dict[str, str] = Field(
+        default={}, description="of a table: new names of columns, by those in the file"
+    )
+    categories: list[str] = Field(
+        default=[],
+        description="of a table: columns whose numbers are names of categories or classes; "
+        "columns of texts are categories",
+    )
+    dates: list[str] | dict[str, str] = Field(
+        default=[],
+        description='of a table: columns of dates, or their formats by column, as "%d.%m.%Y"; '
+        "those such as 2024-05-31 are recognised",
+    )
+    weight: str = Field(
+        default="", description="of a table: a column that says how much each sample weighs"
+    )
+    skip_unlabelled: bool = Field(
+        default=False, description="of a table: whether rows without a label or target are left out"
+    )
+    beside: list[str] = Field(
+        default=[], description="of a table: columns that are kept, and not trained on"
+    )
+    delimiter: str | None = Field(
+        default=None,
+        description="of a text: what separates cells; by default as its name or its first line "
+        "suggests",
+        min_length=1,
+        max_length=1,
+    )
+    header: bool | None = Field(
+        default=None, description="of a text: whether the first row holds names"
+    )
+    missing: list[str] = Field(
+        default=[], description='of a table: texts that stand for a missing cell, such as "NA"'
+    )
     labels: Literal["fine", "coarse"] = Field(default="fine", description="cifar100")
     size: list[int] | None = Field(
         default=None, description="image_folder: rows and columns", min_length=2, max_length=2
@@ -68,6 +113,11 @@ class ReadingOptions(BaseModel):
         """The options that were given, for `dnn.load_dataset`."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
+    def with_beside(self, columns: Iterable[str]) -> ReadingOptions:
+        """Return the options with further columns to be kept beside the features."""
+        further = [column for column in columns if column not in self.beside]
+        return self.model_copy(update={"beside": [*self.beside, *further]}) if further else self
+
     def problem_with(self, dataset: str) -> str:
         """Return why a data set does not take these options; empty if it takes all."""
         from dnn import reading_options
@@ -83,9 +133,42 @@ class ReadingOptions(BaseModel):
 def known_shape(dataset: object) -> DataShape | None:
     """Return the shape of a data set that is the same everywhere; None for others."""
     known = SETS.get(str(dataset))
-    if known is None or not known.classes:
+    if known is None or not known.outputs:
         return None
-    return DataShape(known.features, known.classes, known.shape)
+    return DataShape(known.features, known.outputs, known.shape)
+
+
+def known_task(options: Mapping[str, Any]) -> str | None:
+    """Return what data are for, as `dnn.Dataset.task`, from the options of a trainer.
+
+    Those of the functions that come with diel are among its ``options``. None if it calls another
+    function, or the options are wrong, which is said there.
+    """
+    train = options.get("train")
+    if train is not None:
+        given = options.get("options")
+        is_ours = re.fullmatch(r"modules\.\w+_trainer:train", str(train)) is not None
+        if not is_ours or not isinstance(given, Mapping):
+            return None
+        options = {"dataset": _OPTIONS["dataset"], **given}
+    dataset, reading = options.get("dataset"), options.get("reading")
+    if not isinstance(dataset, str) or dataset not in SETS:
+        return None
+    known: str = SETS[dataset].task
+    if isinstance(reading, Mapping):
+        if reading.get("target") is not None:
+            return "regression"
+        if isinstance(reading.get("label"), list) or reading.get("label_separator"):
+            return "multilabel"
+    return known
+
+
+TAKES: Final[Mapping[str, str]] = {
+    "classification": "classes",
+    "regression": "values",
+    "multilabel": "labels",
+}
+"""What the targets of a task are, as `dnn.Loss.takes` has it."""
 
 
 def is_table(dataset: object) -> bool:
@@ -108,7 +191,7 @@ def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
         return known
     training, _ = load_split(options, folder)
     shape = training.image_shape or training.sequence_shape
-    return DataShape(training.x.shape[1], training.classes, shape)
+    return DataShape(training.x.shape[1], training.outputs, shape, training.embeds)
 
 
 def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentation]:
@@ -152,14 +235,33 @@ def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Datas
     """Return training and validation rows, loaded once for equal options.
 
     The options are ``dataset``, ``path`` (relative to the workflow file's folder),
-    ``reading``, ``validation_fraction``, ``split_seed`` and ``standardise``, as those of
-    `modules.trainer`; others are ignored.
+    ``reading``, ``validation_fraction``, ``split_seed``, ``impute``, ``encode`` and
+    ``standardise``, as those of `modules.trainer`; others are ignored.
     """
     dataset, path, fraction, seed = (options.get(name, _OPTIONS[name]) for name in _OPTIONS)
     place = None if path is None else place_of_data(path, folder)
     reading = ReadingOptions.model_validate(options.get("reading", {}))
     text = reading.model_dump_json(exclude_unset=True)
-    return _load(dataset, place, text, float(fraction), int(seed), options.get("standardise"))
+    ways = json.dumps([options.get(name) for name in ("impute", "encode", "standardise")])
+    return _load(dataset, place, text, float(fraction), int(seed), ways)
+
+
+def metrics_of(predicted: Any, validation: Dataset) -> dict[str, Any]:
+    """Return the metrics of predictions of a regression or of several labels.
+
+    Predictions and rows are as `load_split` scales them, and metrics in the units of the targets.
+    """
+    import numpy as np
+
+    from dnn import metrics_of_targets
+
+    scale = validation.scale
+    return metrics_of_targets(
+        validation.task,
+        validation.y,
+        np.asarray(predicted).reshape(validation.y.shape),
+        1.0 if scale is None else scale.deviation,
+    )
 
 
 def place_of_data(path: str, folder: Path) -> Path:
@@ -179,12 +281,14 @@ def place_of_data(path: str, folder: Path) -> Path:
 
 @lru_cache(maxsize=2)
 def _load(
-    dataset: str, place: Path | None, reading: str, fraction: float, seed: int, by: str | None
+    dataset: str, place: Path | None, reading: str, fraction: float, seed: int, ways: str
 ) -> tuple[Dataset, Dataset]:
-    from dnn import impute, load_dataset, standardise, train_validation_split
+    from dnn import encode, impute, load_dataset, standardise, train_validation_split
 
     given = ReadingOptions.model_validate_json(reading).given
     parts = train_validation_split(load_dataset(dataset, place, **given), fraction, seed)
-    # Means and deviations are those of the training rows only.
-    training, validation = standardise(*impute(*parts), by=by)
+    # What is learned from rows is learned from the training rows only.
+    impute_by, encode_by, standardise_by = json.loads(ways)
+    encoded = encode(*impute(*parts, by=impute_by), by=encode_by)
+    training, validation = standardise(*encoded, by=standardise_by)
     return training, validation

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .tabular import load_split
+from .tabular import load_split, metrics_of
 from .trial import Report, marked
 
 ACTIVATIONS: Final[Mapping[str, str]] = {
@@ -27,6 +27,12 @@ ACTIVATIONS: Final[Mapping[str, str]] = {
     "gelu": "GELU",
 }
 """The class in `torch.nn` of each activation that PyTorch has too."""
+_LOSSES: Final[Mapping[str, str]] = {
+    "classification": "CrossEntropyLoss",
+    "regression": "MSELoss",
+    "multilabel": "BCEWithLogitsLoss",
+}
+"""The class in `torch.nn` of the loss of each task."""
 OPTIMIZERS: Final[Mapping[str, str]] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 """The class in `torch.optim` of each optimizer that this trainer has."""
 
@@ -45,45 +51,55 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
     Returns
     -------
     dict of str to float or bool
-        ``accuracy`` and ``loss`` on the validation rows, ``training_time_s``, and ``diverged`` if
-        the training did.
+        ``loss`` on the validation rows, ``accuracy`` of a classification and the metrics of other
+        tasks, as `modules.trainer` reports them, ``training_time_s``, and ``diverged`` if the
+        training did.
     """
     import torch
     from torch import nn
 
     torch.manual_seed(report.seed)
     training, validation = load_split(report.options, report.folder)
-    x, y = torch.as_tensor(training.x), torch.as_tensor(training.y).long()
-    held_x, held_y = torch.as_tensor(validation.x), torch.as_tensor(validation.y).long()
-    x, held_x = x.float(), held_x.float()
-    model = _network(nn, x.shape[1], parameters, training.classes)
+    is_classes = training.task == "classification"
+    x, held_x = (torch.as_tensor(part.x).float() for part in (training, validation))
+    y, held_y = (torch.as_tensor(part.y) for part in (training, validation))
+    y, held_y = (y.long(), held_y.long()) if is_classes else (y.float(), held_y.float())
+    model = _network(nn, x.shape[1], parameters, training.outputs)
     optimizer = _optimizer(torch.optim, model, parameters)
     batch_size = parameters.get("batch_size", 32)
-    loss_of = nn.CrossEntropyLoss()
+    loss_of = getattr(nn, _LOSSES[training.task])()
     seconds, metrics = 0.0, {}
+
+    def weighted(outputs: Any, rows: Any) -> Any:
+        if training.weights is None:
+            return loss_of(outputs, y[rows])
+        each = type(loss_of)(reduction="none")(outputs, y[rows]).reshape(len(rows), -1).mean(1)
+        return (each * torch.as_tensor(training.weights)[rows]).mean()
+
     for epoch in range(1, parameters.get("epochs", 20) + 1):
         started_s = time.perf_counter()
         model.train()
         for rows in torch.split(torch.randperm(len(x)), batch_size):
             optimizer.zero_grad()
-            loss_of(model(x[rows]), y[rows]).backward()
+            weighted(model(x[rows]), rows).backward()
             optimizer.step()
         seconds += time.perf_counter() - started_s
         model.eval()
         with torch.no_grad():
             scores = model(held_x)
-            metrics = {
-                "accuracy": float((scores.argmax(1) == held_y).float().mean()),
-                "loss": float(loss_of(scores, held_y)),
-                "training_time_s": seconds,
-            }
+            if is_classes:
+                metrics = {"accuracy": float((scores.argmax(1) == held_y).float().mean())}
+            else:
+                guess = scores > 0 if training.task == "multilabel" else scores
+                metrics = metrics_of(guess.numpy(), validation)
+            metrics |= {"loss": float(loss_of(scores, held_y)), "training_time_s": seconds}
         # A training that has come to NaN or infinity does not recover.
         if not report(epoch, **metrics) or not math.isfinite(metrics["loss"]):
             break
     return marked(metrics)
 
 
-def _network(nn: Any, features: int, parameters: dict[str, Any], classes: int) -> Any:
+def _network(nn: Any, features: int, parameters: dict[str, Any], outputs: int) -> Any:
     name = parameters.get("activation", "relu")
     if name not in ACTIVATIONS:
         raise ValueError(f"activation {name!r}: this trainer has {', '.join(ACTIVATIONS)}")
@@ -92,7 +108,7 @@ def _network(nn: Any, features: int, parameters: dict[str, Any], classes: int) -
     for units in parameters.get("hidden", [64]):
         layers += [nn.Linear(width, units), getattr(nn, ACTIVATIONS[name])()]
         width = units
-    return nn.Sequential(*layers, nn.Linear(width, classes))
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
 
 
 def _optimizer(optim: Any, model: Any, parameters: dict[str, Any]) -> Any:

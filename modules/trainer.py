@@ -23,14 +23,15 @@ from pydantic import BaseModel, ValidationError
 
 from diel import describe_error
 
+from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
-from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities
+from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities, prepared, strata_of
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import built, layer_models, rows_of, with_layers
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
-from .tabular import ReadingOptions, augmentations_of, is_own, shape_of
-from .trainer_options import LAYERS, OF_DATASET, TrainerOptions
+from .tabular import ReadingOptions, augmentations_of, is_own, is_table, shape_of
+from .trainer_options import LAYERS, OF_DATASET, OF_TRIALS, TrainerOptions
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
 
@@ -40,10 +41,14 @@ if TYPE_CHECKING:
 
 _TABLE = "table"
 _COMPUTE = "compute"
+_KEPT = "kept in"
 _TRAINING = "training"
-_OF_SPLIT = ("dataset", "path", "reading", "validation_fraction", "split_seed")
 _OF_TABULAR = ("modules.sklearn_trainer:train", "modules.torch_trainer:train")
 """Functions that come with diel, whose options are those of `modules.tabular.load_split`."""
+_OF_SPLIT = (
+    *("dataset", "path", "reading", "validation_fraction", "split_seed"),
+    *("impute", "encode", "standardise"),
+)
 
 
 class Options(TrainerOptions):
@@ -59,21 +64,28 @@ class Options(TrainerOptions):
         return Compute.of(self.device, self.precision, gpus, share)
 
     def task(
-        self, folder: Path, table: RoutineTable | None = None, compute: Compute | None = None
+        self,
+        folder: Path,
+        table: RoutineTable | None = None,
+        compute: Compute | None = None,
+        kept_in: Path | None = None,
     ) -> Task:
         """Return the function that is called for each trial, with its options.
 
         `table` and `compute` are for networks of dnn; without `compute`, they are trained as on a
-        rank without GPUs.
+        rank without GPUs. `kept_in` is the folder for checkpoints.
         """
         if self.train is not None:
             return Task(self.train, self.options, folder)
-        names = {"dataset", *OF_DATASET} & self.model_fields_set
+        names = {"dataset", *OF_DATASET, *OF_TRIALS} & self.model_fields_set
         given = {name: getattr(self, name) for name in names}
         given[_COMPUTE] = (compute or self.compute()).to_options()
         given[_TRAINING] = self.training.model_dump()
         if self.layers is not None:
             given[LAYERS] = self.layers
+        if "checkpoints" in given:
+            given["checkpoints"] = self.checkpoints and self.checkpoints.model_dump()
+            given[_KEPT] = kept_in and str(kept_in)
         if table is not None:
             given[_TABLE] = table.to_json()
         return Task(prepare, given, folder)
@@ -123,6 +135,8 @@ def look_at_data(
             return "", [f"{place} was not read ({size}): {looks}"] * is_own(options.dataset)
         data = _data(options, folder)
         jobs = _jobs(data, options)
+        if is_table(options.dataset):  # what the first split learns
+            prepared(data, jobs[0], options.standardise, options.impute, options.encode)
     except (OSError, ValueError) as error:
         return f"{type(error).__name__}: {error}", []
     if not is_own(options.dataset):
@@ -149,8 +163,10 @@ def _run(ctx: Context, options: Options, compute: Compute) -> int:
         comm = comm_of(ctx)
         rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
         measured = options.routines == "measured"
+        kept_in = ctx.run_dir / FOLDER / f"{ctx.group}.{ctx.module}"
         with routines_of_run(ctx, rank, ranks, compute, measured=measured) as table:
-            return run_trainer(ctx, options.task(ctx.folder, table, compute), options.limits)
+            task = options.task(ctx.folder, table, compute, kept_in)
+            return run_trainer(ctx, task, options.limits)
     return run_trainer(ctx, options.task(ctx.folder, compute=compute), options.limits)
 
 
@@ -282,6 +298,7 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     text = rest.pop(_TABLE, None)
     table = None if text is None else RoutineTable.from_json(text)
     compute = Compute(**rest.pop(_COMPUTE, {}))
+    kept_in = rest.pop(_KEPT, None)
     compute.begin()
     given = Options.model_validate(rest, context={"folder": folder})
     rounds = _rounds(given, folder)
@@ -292,7 +309,15 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
         if rounds[0].is_sequence:
             smallest["recurrent"] = [1]
         train(smallest, 0, rounds[0], table=table, compute=compute)
-    return NetworkTrainer(rounds, table, compute, given.training.chosen, given.layers)
+    parallel = given.training.chosen
+    checkpoints = None
+    if given.checkpoints is not None:
+        changes = [[type(change).__name__, vars(change)] for change in rounds.augment]
+        routines = None if table is None else table.choices
+        facts = {**compute.facts(), "routines": routines, "augment": changes}
+        place = None if kept_in is None else Path(kept_in)
+        checkpoints = Checkpoints(place, given.checkpoints, folder, facts)
+    return NetworkTrainer(rounds, table, compute, parallel, given.layers, given.plan, checkpoints)
 
 
 def describe_network(
@@ -307,7 +332,7 @@ def describe_network(
     if options.train is not None:
         return []
     wanted = Hyperparameters.model_validate(with_layers(point, options.layers))
-    data = options.model_dump(include={"dataset", "path", "standardise"})
+    data = options.model_dump(include={"dataset", "path", "impute", "encode", "standardise"})
     shape = shape_of({**data, "reading": options.reading.given}, folder)
     layers = layers_of(wanted, *shape)
     rows = rows_of(layers)
@@ -330,10 +355,11 @@ def _rounds(options: Options, folder: Path) -> PreparedSplits:
     rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
     print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
     split = {name: getattr(options, name) for name in ("validation_fraction", "split_seed")}
-    if options.evaluation is not None:
-        split = options.evaluation.model_dump(mode="json", exclude_none=True)
+    if (wanted := options.rows) is not None:
+        split = wanted.model_dump(mode="json", exclude_none=True)
     changes = augmentations_of(options.augment)
-    return PreparedSplits(data, jobs, options.standardise, changes, split)
+    ways = options.impute, options.encode, options.class_weight
+    return PreparedSplits(data, jobs, options.standardise, changes, split, *ways)
 
 
 def _data(options: Options, folder: Path) -> Dataset:
@@ -342,7 +368,9 @@ def _data(options: Options, folder: Path) -> Dataset:
     if path is not None and path.exists():
         status = path.stat()
         written = status.st_mtime_ns, status.st_size
-    reading = options.reading.model_dump_json(exclude_unset=True)
+    rows = options.rows
+    given = options.reading.with_beside(rows.columns.values() if rows is not None else ())
+    reading = given.model_dump_json(exclude_unset=True)
     return _loaded(options.dataset, path, reading, written)
 
 
@@ -358,8 +386,8 @@ def _loaded(
 
 
 def _jobs(data: Dataset, options: Options) -> list[TrainingJob]:
-    if options.evaluation is not None:
-        return jobs_of(options.evaluation.split(data.y))
+    if (rows := options.rows) is not None:
+        return jobs_of(rows.cut(strata_of(data), data.beside))
     return [_own_split(data, options)]
 
 
@@ -370,8 +398,9 @@ def _own_split(data: Dataset, options: Options) -> TrainingJob:
     from dnn import Dataset, train_validation_split
 
     # The rows' numbers stand in place of the rows; float32 counts 16 million of them.
-    numbers = Dataset(np.arange(len(data))[:, None], data.y, data.classes, data.name)
+    numbers = np.arange(len(data))[:, None]
+    rows = Dataset(numbers, data.y, data.classes, data.name, task=data.task)
     training, validation = train_validation_split(
-        numbers, options.validation_fraction, options.split_seed
+        rows, options.validation_fraction, options.split_seed
     )
     return TrainingJob(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)

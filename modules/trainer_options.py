@@ -17,10 +17,11 @@ from pydantic import (
 )
 
 from diel import OneOf, locate_function
-from dnn import catalogue
+from dnn import catalogue, reading_options
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
-from .evaluation import EvaluationOptions
+from .checkpoints import CheckpointOptions
+from .evaluation import SPLIT_COLUMNS, EvaluationOptions
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
 from .parallel import TrainingOptions
@@ -35,14 +36,19 @@ from .tabular import (
     known_shape,
     place_of_data,
 )
+from .trial_plan import WATCHED, TrialPlan
 
+_OF_ROWS = ("validation_fraction", "split_seed", *SPLIT_COLUMNS)
+"""Options that say which rows are trained on, where ``evaluation`` does not."""
 OF_DATASET = (
-    *("path", "reading", "validation_fraction"),
-    *("split_seed", "evaluation", "standardise", "augment"),
+    *("path", "reading", *_OF_ROWS, "evaluation"),
+    *("impute", "encode", "standardise", "augment", "class_weight"),
 )
 """Options that go with ``dataset``."""
 LAYERS = "layers"
-_OF_NETWORKS = ("device", "precision", "training", LAYERS)
+OF_TRIALS = ("patience", "min_delta", "watch", "seeds", "seeds_score", "checkpoints")
+"""Options of how the networks of a trial are trained."""
+_OF_NETWORKS = ("device", "precision", "training", LAYERS, *OF_TRIALS)
 
 
 def _named(kind: str) -> str:
@@ -53,6 +59,10 @@ def _named(kind: str) -> str:
 
 def _precisions() -> list[str]:
     return [name for name, precision in catalogue("precision").items() if precision.name == name]
+
+
+ImputeBy = Literal["median", "mean", "most_frequent", "indicator"] | float
+EncodeBy = Literal["one_hot", "embedding"]
 
 
 class TrainerOptions(BaseModel):
@@ -76,8 +86,22 @@ class TrainerOptions(BaseModel):
     )
     validation_fraction: float = Field(0.2, gt=0, lt=1)
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
+    groups: str | None = Field(None, description=SPLIT_COLUMNS["groups"])
+    time: str | None = Field(None, description=SPLIT_COLUMNS["time"])
+    split: str | None = Field(None, description=SPLIT_COLUMNS["split"])
     evaluation: EvaluationOptions | None = Field(
-        None, description="in place of these two: holdout, k_fold or nested, with their options"
+        None, description="in place of these: holdout, k_fold or nested, with their options"
+    )
+    impute: ImputeBy | dict[str, ImputeBy] | None = Field(
+        None,
+        description="how missing cells are filled: median, mean, most_frequent, a number, or "
+        "indicator, a further column that says where; a table says it by column; left out, the "
+        "median of numbers, and the most frequent category",
+    )
+    encode: EncodeBy | dict[str, EncodeBy] | None = Field(
+        None,
+        description="what columns of categories become: one_hot (left out, this one), a column of "
+        "0 and 1 for each category, or embedding, trained numbers; a table says it by column",
     )
     standardise: Literal["columns", "one scale", "none"] | None = Field(
         None,
@@ -89,6 +113,11 @@ class TrainerOptions(BaseModel):
         json_schema_extra=lambda extra: extra.update(suggestions=[*catalogue("augmentation")]),
         description="how images are changed at random in each epoch, in this order: the name of "
         "a change, or a table of a name and its options",
+    )
+    class_weight: Literal["balanced"] | dict[str, Annotated[float, Field(ge=0)]] | None = Field(
+        None,
+        description="factors of the losses of classes, by name or number; balanced: each class "
+        "weighs the same, by the rows that are trained on",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="what trains; auto: the GPU that the copy was given (gpus), if any"
@@ -106,6 +135,31 @@ class TrainerOptions(BaseModel):
         None,
         description="the network, a table for each layer: its type and its arguments; a text such "
         'as "$units" stands for the parameter units of the space',
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="a training ends when watch has not become better for so many epochs, and its "
+        "best epoch is the result",
+    )
+    min_delta: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="how much better is better, for patience"
+    )
+    watch: Annotated[str, OneOf(lambda: WATCHED)] = Field(
+        "loss", description="the metric of patience, of the rows that score a training"
+    )
+    seeds: int = Field(
+        1, ge=1, le=1000, description="how often each point is trained, each time from another seed"
+    )
+    seeds_score: float | Literal["mean"] = Field(
+        "mean",
+        description="what a point with several seeds is ranked by: the mean of each metric, or a "
+        "quantile at its worse end, such as 0.25; 0 is its worst seed",
+    )
+    checkpoints: CheckpointOptions | None = Field(
+        None,
+        description="keeps the networks of trials as they are at the end, from which trials with "
+        "more epochs go on: a table, which may be empty",
     )
     train: str | None = Field(
         None,
@@ -143,12 +197,50 @@ class TrainerOptions(BaseModel):
             raise problem(f"these changes are of images, and {dataset} is {kind}", "leave it out")
         return augment
 
+    @field_validator("seeds_score")
+    @classmethod
+    def _check_seeds_score(cls, score: float | Literal["mean"]) -> float | Literal["mean"]:
+        if score != "mean" and not 0 <= score <= 0.5:
+            raise problem(f"{score} is no quantile at the worse end", "take one from 0 to 0.5")
+        return score
+
+    @model_validator(mode="after")
+    def _check_trials(self) -> TrainerOptions:
+        for name, needed, is_there in (
+            ("min_delta", "patience = 5", self.patience is not None),
+            ("watch", "patience = 5", self.patience is not None),
+            ("seeds_score", "seeds = 3", self.seeds > 1),
+        ):
+            if name in self.model_fields_set and not is_there:
+                of = needed.partition(" ")[0]
+                text = f"goes with {of}, which is not given" if of == "patience" else "of one seed"
+                raise self._problem_of(name, text, f"add {needed}, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_checkpoints(self, info: ValidationInfo) -> TrainerOptions:
+        if self.checkpoints is None:
+            return self
+        context = info.context or {}
+        module = context.get("module")
+        if module is not None and module.processes > 1:
+            text = f"are of networks that one rank trains; {module.name!r} has {module.processes}"
+            raise self._problem_of("checkpoints", text, "remove processes, or checkpoints")
+        if importlib.util.find_spec("safetensors") is None:
+            text = "are safetensors files, and safetensors is not installed"
+            raise self._problem_of("checkpoints", text, 'pip install "diel[checkpoint]"')
+        if text := self.checkpoints.problem_with_earlier(context.get("folder", Path())):
+            remedy = "name the directory of a run whose trainer has checkpoints"
+            raise self._problem_of("checkpoints", text, remedy)
+        return self
+
     @model_validator(mode="after")
     def _find_data(self, info: ValidationInfo) -> TrainerOptions:
-        if self.evaluation and {"validation_fraction", "split_seed"} & self.model_fields_set:
-            raise ValueError(
-                "evaluation says which rows: leave out validation_fraction, split_seed"
-            )
+        if self.evaluation and (twice := {*_OF_ROWS} & self.model_fields_set):
+            ours = [name for name in _OF_ROWS if name in twice]
+            if not {*ours} & {*SPLIT_COLUMNS}:
+                ours = ["validation_fraction", "split_seed"]
+            raise ValueError(f"evaluation says which rows: leave out {', '.join(ours)}")
         if self.dataset is None and self.train is None:
             raise self._problem_of(
                 "dataset",
@@ -165,8 +257,37 @@ class TrainerOptions(BaseModel):
         if self.layers is not None:
             self._check_layers(self.layers)
         assert self.dataset is not None
+        self._check_columns(self.dataset)
         self._check_place(self.dataset, info)
         return self
+
+    @property
+    def rows(self) -> EvaluationOptions | None:
+        """Which rows are trained on; None for a random split by the options that say so here."""
+        by_column = {name: column for name in SPLIT_COLUMNS if (column := getattr(self, name))}
+        if self.evaluation is not None or not by_column:
+            return self.evaluation
+        given: dict[str, Any] = dict(by_column)
+        # What does not go with the column is refused where it is given, and else left out.
+        if "validation_fraction" in self.model_fields_set or "split" not in given:
+            given["fraction"] = self.validation_fraction
+        if "split_seed" in self.model_fields_set or "groups" in given:
+            given["seed"] = self.split_seed
+        return EvaluationOptions(**given)
+
+    def _check_columns(self, dataset: str) -> None:
+        """Check that rows are split by one column, of a data set that has columns."""
+        try:
+            rows = self.rows
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"]) from None
+        for option, column in (rows.columns if rows is not None else {}).items():
+            if "beside" not in reading_options(dataset):
+                remedy = f"leave out {option}"
+                text = f"{option}: dataset {dataset!r} has no columns beside its samples"
+                raise self._problem_of("evaluation" if self.evaluation else option, text, remedy)
+            if column == self.reading.label or column == self.reading.target:
+                raise ValueError(f"{option} = {column!r}: that column is to be predicted")
 
     def _problem_of(self, name: str, text: str, remedy: str = "") -> ValidationError:
         error = at((name,), getattr(self, name), text, remedy)
@@ -283,6 +404,11 @@ class TrainerOptions(BaseModel):
                     f"remove {name}, or processes",
                 )
         return self
+
+    @property
+    def plan(self) -> TrialPlan:
+        """How a trial trains its point."""
+        return TrialPlan(self.patience, self.min_delta, self.watch, self.seeds, self.seeds_score)
 
     def resolve(self, folder: Path) -> Path:
         """Return the path of the data; `folder` is that of the workflow file.

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from diel import __version__
 
+from .checkpoints import Checkpoints, seed_of_point
 from .compute import Compute
-from .evaluation import PreparedSplits, SplitData, collect, means
-from .fused import FusedTrainings, curve_epochs, estimated_time_s
+from .evaluation import PreparedSplits, SplitData, means
+from .fused import FusedTrainings, best_epoch, curve_epochs, estimated_time_s
 from .hyperparameters import (
     Hyperparameters,
     batch_size_of,
@@ -25,13 +26,16 @@ from .hyperparameters import (
 )
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
+from .predictions import place_of_predictions, write_predictions
 from .sweep.ledger import plain
-from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
+from .trial import DIVERGED, ERRORS, SPLITS, Report, Reports, known_metrics, marked
+from .trial_plan import BEST_EPOCH, TrialPlan
 
 if TYPE_CHECKING:
-    from dnn import Callback, Epoch, NeuralNetwork, RoutineTable
+    from dnn import Callback, EarlyStopping, Epoch, NeuralNetwork, RoutineTable
 
 _ON_CPU: Final = Compute()
+_ONCE: Final = TrialPlan()
 _log = logging.getLogger(__name__)
 
 
@@ -40,6 +44,8 @@ class NetworkTrainer:
 
     `facts` are those of the device. There is a `save_model` only if safetensors can write one.
     `layers`, if given, define the network, see `modules.layer_list`.
+    `plan` says for how long and with how many seeds a point is trained; networks go on from
+    `checkpoints`, if there are any.
     Where a copy has several ranks, `parallel` says how they train each network together; all of
     them call the same methods.
     """
@@ -51,14 +57,19 @@ class NetworkTrainer:
         compute: Compute = _ON_CPU,
         parallel: Parallel | None = None,
         layers: LayerTables | None = None,
+        plan: TrialPlan = _ONCE,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._layers = layers
+        self._plan = plan
+        self._checkpoints = checkpoints
         self._parallel = parallel
         self._scheme: tuple[Any, Any] = (None, None)
         self._rounds = rounds
         self._table = table
         self._compute = compute
-        self._together = FusedTrainings(rounds, table, compute)
+        self._together = FusedTrainings(rounds, table, compute, plan, checkpoints)
+        self._of_counts: FusedTrainings | None = None
         self.facts = compute.facts()
         if importlib.util.find_spec("safetensors") is not None:
             self.save_model = self._save_model
@@ -72,40 +83,65 @@ class NetworkTrainer:
         """Train once for each split, and report after each that takes part in the choice.
 
         With a single split, report after each epoch, or after some if no report can end the trial.
+        Several seeds are trained at once if that is possible and no report can end the trial; else
+        the reports of epochs are those of the first, and if it is stopped there are no others.
         """
-        rounds = self._rounds
-        report.total = None if len(rounds) == 1 else len(rounds)
-        reporting = report if len(rounds) == 1 else None
-        results: list[dict[str, Any]] = []
+        rounds, jobs = self._rounds, self._rounds.jobs
+        given = parameters
         parameters = with_layers(parameters, self._layers)
         wanted = Hyperparameters.model_validate(parameters)
-        seeds = self._seeds(report.seed)
+        rounds, together = self._data_of(wanted)
         scheme = self._scheme_of(report)
+        is_fused = scheme is None and not together.trains_alone(wanted)
+        if self._plan.seeds > 1 and is_fused and not report.may_be_stopped:
+            (found,) = self.train_together([(given, report)])
+            if found is not None:
+                return found
+        report.total = None if len(rounds) == 1 else len(rounds)
+        seeds = self._seeds(wanted, report)
+        of_seeds: list[list[dict[str, Any]]] = [[] for _ in seeds]
 
-        def train_split(number: int) -> dict[str, Any]:
+        def train_split(number: int, repeat: int) -> dict[str, Any]:
             # As if it were trained with others: whether it is depends on the trials of its lease.
             is_alone = report.may_be_stopped or scheme is not None
-            epoch_s = None if is_alone else self._together.epoch_s(wanted, number)
+            epoch_s = None if is_alone else together.epoch_s(wanted, number)
+            is_test, done = jobs[number].is_test, of_seeds[repeat]
             return train(
                 parameters,
-                seeds[number],
+                seeds[repeat][number],
                 rounds[number],
-                reporting,
+                report if len(rounds) == 1 and repeat == 0 else None,
                 self._table,
                 epoch_s,
                 self._compute,
                 scheme,
+                _ONCE if is_test else self._plan,
+                self._plan.epochs_to_test(jobs, done, jobs[number].outer) if is_test else None,
+                self._checkpoints,
             )
 
         for number in range(len(rounds)):
-            # A rank of several cannot try again by itself.
-            once = partial(train_split, number)
-            results.append(once() if scheme is not None else self._with_all_memory(once))
-            if len(rounds) > 1 and not rounds.jobs[number].is_test:
-                so_far = self._means(results)
+            for repeat, results in enumerate(of_seeds):
+                # A rank of several cannot try again by itself.
+                once = partial(train_split, number, repeat)
+                results.append(once() if scheme is not None else self._with_all_memory(once))
+                if len(rounds) == 1 and report.is_stopped:
+                    return results[0]
+            if len(rounds) > 1 and not jobs[number].is_test:
+                so_far = self._means(of_seeds)
                 if not report(number + 1, **so_far):
                     return so_far
-        return self._evaluated(results)
+        return self._evaluated(of_seeds)
+
+    def _data_of(self, wanted: Hyperparameters) -> tuple[PreparedSplits, FusedTrainings]:
+        """Return the rows of each training, as the loss takes their targets, and who fuses them."""
+        if not wanted.are_counts or self._rounds[0].takes != "values":
+            return self._rounds, self._together
+        rounds = self._rounds.of_counts
+        self._of_counts = self._of_counts or FusedTrainings(
+            rounds, self._table, self._compute, self._plan, self._checkpoints
+        )
+        return rounds, self._of_counts
 
     def _scheme_of(self, report: Report) -> Any:
         """Return the scheme by which the ranks of the copy train; None for a single rank.
@@ -124,7 +160,9 @@ class NetworkTrainer:
 
         with contextlib.suppress(OutOfDeviceMemory):
             return train()
-        self._together.make_room()
+        for each in (self._together, self._of_counts):
+            if each is not None:
+                each.make_room()
         return train()
 
     def train_together(
@@ -141,30 +179,35 @@ class NetworkTrainer:
         fused = [
             place
             for place, parameters in enumerate(wanted)
-            if not self._together.trains_alone(parameters)
+            if not self._data_of(parameters)[1].trains_alone(parameters)
         ]
-        if len(fused) * len(self._rounds) < 2:
+        if len(fused) * len(self._rounds) * self._plan.seeds < 2:
             return [None] * len(trials)
-        given = []
-        for place in fused:
-            report = trials[place][1]
-            given.append((wanted[place], self._seeds(report.seed), report))
         found: list[dict[str, Any] | None] = [None] * len(trials)
-        for place, results in zip(fused, self._together(given), strict=True):
-            if not all(results):
-                continue  # trained alone, the trial says why
-            self._report_splits(results, trials[place][1])
-            found[place] = self._evaluated(results)
+        for are_counts in sorted({wanted[place].are_counts for place in fused}):
+            places = [place for place in fused if wanted[place].are_counts is are_counts]
+            together = self._data_of(wanted[places[0]])[1]
+            given = []
+            for place in places:
+                report = trials[place][1]
+                given.append((wanted[place], self._seeds(wanted[place], report), report))
+            for place, of_seeds in zip(places, together(given), strict=True):
+                if not all(map(all, of_seeds)):
+                    continue  # trained alone, the trial says why
+                self._report_splits(of_seeds, trials[place][1])
+                found[place] = self._evaluated(of_seeds)
         return found
 
-    def _report_splits(self, results: Sequence[Mapping[str, Any]], report: Report) -> None:
+    def _report_splits(
+        self, of_seeds: Sequence[Sequence[Mapping[str, Any]]], report: Report
+    ) -> None:
         """Add to a report the means that a trial trained alone reports after each split."""
         jobs = self._rounds.jobs
         if len(jobs) == 1:
             return
         for number, job in enumerate(jobs):
             if not job.is_test:
-                report.curve.add(number + 1, self._means(results[: number + 1]))
+                report.curve.add(number + 1, self._means([r[: number + 1] for r in of_seeds]))
 
     def _save_model(self, parameters: dict[str, Any], report: Report, path: Path) -> Path:
         """Train a trial's network once more, the same to the last bit, and write it.
@@ -173,46 +216,127 @@ class NetworkTrainer:
         """
         wanted = Hyperparameters.model_validate(with_layers(parameters, self._layers))
         is_alone = len(self._rounds) == 1
-        data = self._rounds[0] if is_alone else self._rounds.whole()
+        rounds, _ = self._data_of(wanted)
+        data = rounds[0] if is_alone else rounds.whole()
         scheme = self._scheme_of(report)
-        model = _model(wanted, report.seed, data, self._table, self._compute, scheme)
+        seed = self._seed(wanted, report)
+        model = _model(wanted, seed, data, self._table, self._compute, scheme)
+        rule = self._plan.rule() if is_alone else None
+        epochs = None if is_alone else self._epochs_of_all(wanted, report, scheme)
         with self._compute.without_warnings():
-            model.fit(
+            history = model.fit(
                 data.training,
-                epochs=wanted.epochs,
+                validation=data.validation if rule is not None else None,
+                epochs=epochs or wanted.epochs,
                 batch_size=batch_size_of(wanted),
                 class_weight=class_weight_of(wanted),
+                callbacks=[] if rule is None else [rule],
                 progress=False,
             )
         about = {**report.provenance, **self._rounds.describe()}
+        if self._plan.patience is not None:
+            about["epochs"] = len(history) if rule is None else best_epoch(rule, history)
+        if self._plan.seeds > 1:
+            about["seeds"] = f"the first of {self._plan.seeds}"
         if is_alone:
             scores = model.evaluate(data.validation)
-            recorded = about.get("metrics", {})
-            about["metrics"] = {name: scores[name] for name in METRICS if name in scores}
+            recorded = about.get("metrics", {}) if self._plan.seeds == 1 else {}
+            about["metrics"] = known_metrics(scores, wanted.named_loss)
             _warn_of_difference(report.trial, recorded, about["metrics"])
-        about |= {"trial": report.trial, "seed": report.seed, "parameters": plain(parameters)}
+        about |= {"trial": report.trial, "seed": seed, "parameters": plain(parameters)}
         file = path.with_suffix(".safetensors")
         model.save(file, data=data.prepared, provenance={**about, "diel": __version__})
+        if scheme is None:
+            parts = self._held_out(wanted, report, model if is_alone else None, epochs)
+            write_predictions(place_of_predictions(file), rounds.data, parts)
         return file
 
-    def _seeds(self, seed: int) -> list[int]:
-        if len(self._rounds) == 1:
-            return [seed]
-        return [trial_seed(seed, number) for number in range(len(self._rounds))]
+    def _held_out(
+        self,
+        wanted: Hyperparameters,
+        report: Report,
+        alone: NeuralNetwork | None,
+        epochs_to_test: int | None,
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield the rows that each split of a trial scores, and what its network predicts of them.
 
-    def _means(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        `alone` is the network of the only split. Those of several are trained once more; of nested
+        splits those on the outer folds, for `epochs_to_test` where that is known.
+        """
+        rounds, _ = self._data_of(wanted)
+        is_nested = any(job.is_test for job in rounds.jobs)
+        for number, seed in enumerate(self._seeds(wanted, report)[0]):
+            job, data, model = rounds.jobs[number], rounds[number], alone
+            if job.is_test != is_nested:
+                continue
+            if model is None:
+                model = _model(wanted, seed, data, self._table, self._compute, None)
+                rule = None if job.is_test else self._plan.rule()
+                with self._compute.without_warnings():
+                    model.fit(
+                        data.training,
+                        validation=data.validation if rule is not None else None,
+                        epochs=(epochs_to_test if job.is_test else None) or wanted.epochs,
+                        batch_size=batch_size_of(wanted),
+                        class_weight=class_weight_of(wanted),
+                        callbacks=[] if rule is None else [rule],
+                        progress=False,
+                    )
+            outputs = model(data.validation.x)
+            yield job.test, data.in_units(loss_of(wanted, data.takes).point(outputs))
+
+    def _epochs_of_all(self, wanted: Hyperparameters, report: Report, scheme: Any) -> int | None:
+        """Return for how many epochs the network of all rows is trained; None for all of them.
+
+        With patience it is the mean of the best epochs of the trial's trainings on parts of the
+        rows, which are done once more.
+        """
+        if self._plan.patience is None:
+            return None
+        (seeds, *_), (rounds, _) = self._seeds(wanted, report), self._data_of(wanted)
+        results: list[dict[str, Any]] = []
+        for job, data, seed in zip(rounds.jobs, rounds, seeds, strict=True):
+            if job.is_test:
+                results.append({})
+                continue
+            results.append(
+                train(
+                    wanted.model_dump(exclude_unset=True),
+                    seed,
+                    data,
+                    table=self._table,
+                    compute=self._compute,
+                    scheme=scheme,
+                    plan=self._plan,
+                )
+            )
+        return self._plan.epochs_to_test(rounds.jobs, results)
+
+    def _seed(self, wanted: Hyperparameters, report: Report) -> int:
+        by_point = self._checkpoints is not None and self._checkpoints.options.by_point
+        return seed_of_point(wanted) if by_point else report.seed
+
+    def _seeds(self, wanted: Hyperparameters, report: Report) -> list[list[int]]:
+        return self._plan.seeds_of(self._seed(wanted, report), len(self._rounds))
+
+    def _means(self, of_seeds: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
         """Return the mean of each metric over the first splits on which the choice is based."""
-        pairs = zip(self._rounds.jobs, results, strict=False)
-        chosen = [result for job, result in pairs if not job.is_test]
-        is_diverged = any(DIVERGED in result for result in chosen)
-        return marked(means([_numbers(result) for result in chosen]), is_diverged=is_diverged)
+        jobs = self._rounds.jobs
+        chosen = [
+            [result for job, result in zip(jobs, results, strict=False) if not job.is_test]
+            for results in of_seeds
+        ]
+        is_diverged = any(DIVERGED in result for results in chosen for result in results)
+        so_far = [means([_numbers(result) for result in results]) for results in chosen]
+        return marked(self._plan.combined(so_far), is_diverged=is_diverged)
 
-    def _evaluated(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        evaluated = collect(self._rounds.jobs, [_numbers(result) for result in results])
-        metrics = marked(
-            evaluated.metrics, is_diverged=any(DIVERGED in result for result in results)
-        )
-        return {**metrics, SPLITS: evaluated.splits()}
+    def _evaluated(self, of_seeds: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+        numbers = [[_numbers(result) for result in results] for results in of_seeds]
+        metrics, splits = self._plan.evaluated(self._rounds.jobs, numbers)
+        is_diverged = any(DIVERGED in result for results in of_seeds for result in results)
+        if errors := of_seeds[0][0].get(ERRORS):
+            splits = {**splits, "errors": errors}
+        return {**marked(metrics, is_diverged=is_diverged), SPLITS: splits}
 
 
 def _warn_of_difference(trial: int, recorded: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
@@ -227,7 +351,7 @@ def _warn_of_difference(trial: int, recorded: Mapping[str, Any], scores: Mapping
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name != DIVERGED}
+    return {name: value for name, value in metrics.items() if name not in (DIVERGED, ERRORS)}
 
 
 def train(
@@ -239,40 +363,71 @@ def train(
     epoch_s: float | None = None,
     compute: Compute = _ON_CPU,
     scheme: Any = None,
+    plan: TrialPlan = _ONCE,
+    epochs: int | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
-    These are `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
+    These are those of `METRICS` that the task of the data has, on the validation rows,
     and what the training takes in seconds, see `estimated_time_s`, which takes `epoch_s`;
-    ``diverged`` if it did; in float16 ``skipped_steps`` too.
+    ``diverged`` if it did; in float16 ``skipped_steps`` too. If `plan` has patience they are of the
+    best epoch, which is among them. `epochs`, if given, are trained of those in `parameters`.
+    The training goes on from one of `checkpoints` that is its beginning, and leaves one there.
 
     `report` gets the metrics after each epoch, and may end the training; where it cannot, after
     those of `curve_epochs`. By `scheme`, a `dnn.Scheme`, several ranks train the network together;
     each of them makes the same call. A `NonFiniteError`, which names the layer, if the loss was
     never finite in float16.
     """
+    from dnn import resume_training
+
     wanted = Hyperparameters.model_validate(dict(parameters))
     model = _model(wanted, seed, data, table, compute, scheme)
-    callbacks = []
+    most, rule = epochs or wanted.epochs, plan.rule()
+    shown = _shown(report, most, rule)
+    reported: Reports = []
+    callbacks: list[Callback] = [] if rule is None else [rule]
     if report is not None:
-        callbacks.append(_epoch_reports(report, wanted, data, epoch_s))
+        callbacks.append(_epoch_reports(report, wanted, data, epoch_s, shown, reported))
+        report.total = most
+    if checkpoints is not None:
+        name = checkpoints.name(wanted, seed, data, plan)
+        going = checkpoints.find(name, most, shown, plan.patience)
+        callbacks.append(_saver(checkpoints, name, most, rule, report, reported))
+        if going is not None:
+            stopped_at = _reported_again(report, going.reports)
+            if stopped_at is not None:  # before the end of what is kept: trained up to there
+                most, callbacks = stopped_at, callbacks[: rule is not None]
+            else:
+                resume_training(model, [going.progress])
+                going.apply(rule, model.snapshot)
+                reported += going.reports
     with compute.without_warnings():
-        history = model.fit(
+        model.fit(
             data.training,
-            epochs=wanted.epochs,
+            validation=None if rule is None else data.validation,
+            epochs=most - len(model.history),
             batch_size=batch_size_of(wanted),
             class_weight=class_weight_of(wanted),
             callbacks=callbacks,
             progress=False,
         )
+    history = model.history
     if compute.is_too_narrow(history):
         _raise_overflow(model, history.loss[0])
-    metrics: dict[str, Any] = model.evaluate(data.validation)
+    metrics = model.evaluate(data.validation)
     metrics["training_time_s"] = estimated_time_s(history, epoch_s, batch_size_of(wanted))
-    metrics = {name: metrics[name] for name in METRICS}
-    if report is not None:
+    metrics = known_metrics(metrics, wanted.named_loss)
+    if rule is not None:
+        metrics[BEST_EPOCH] = best_epoch(rule, history)
+    elif report is not None:
         report.curve.add(len(history), metrics)
-    return marked({**metrics, **compute.metrics_of(history)}, is_diverged=history.diverged)
+    found = marked({**metrics, **compute.metrics_of(history)}, is_diverged=history.diverged)
+    if report is not None and data.takes == "values":
+        outputs = model(data.validation.x)
+        found[ERRORS] = data.standard_errors(loss_of(wanted, data.takes).point(outputs))
+    return found
 
 
 def _raise_overflow(model: NeuralNetwork, loss: float) -> NoReturn:
@@ -298,8 +453,15 @@ def _model(
     from dnn import NeuralNetwork
 
     return NeuralNetwork(
-        layers_of(wanted, data.features, data.classes, data.shape, in_rows=data.in_rows),
-        loss_of(wanted),
+        layers_of(
+            wanted,
+            data.features,
+            data.outputs,
+            data.shape,
+            data.embeds,
+            in_rows=data.in_rows,
+        ),
+        loss_of(wanted, data.takes),
         optimizer=optimizer_of(wanted, data.count),
         seed=seed,
         routines=table,
@@ -308,26 +470,68 @@ def _model(
     )
 
 
-def _epoch_reports(
-    report: Report, wanted: Hyperparameters, data: SplitData, epoch_s: float | None
-) -> Callback:
-    """Return a callback that reports the metrics after each epoch, or after some epochs."""
-    from dnn import Callback
+def _shown(report: Report | None, epochs: int, rule: EarlyStopping | None) -> Collection[int]:
+    """Return after which epochs a training reports its metrics."""
+    if report is None:
+        return ()
+    each = report.may_be_stopped or rule is not None
+    return range(1, epochs + 1) if each else curve_epochs(epochs)
 
-    report.total = epochs = wanted.epochs
-    chosen = range(1, epochs + 1) if report.may_be_stopped else curve_epochs(epochs)
+
+def _epoch_reports(
+    report: Report,
+    wanted: Hyperparameters,
+    data: SplitData,
+    epoch_s: float | None,
+    shown: Collection[int],
+    reported: Reports,
+) -> Callback:
+    """Return a callback that reports the metrics after the epochs `shown`, and adds them there."""
+    from dnn import Callback
 
     class EpochReports(Callback):
         def on_epoch_end(self, epoch: Epoch) -> str | None:
-            done = len(epoch.history)
-            if done not in chosen:
+            history = epoch.model.history
+            done = len(history)
+            if done not in shown:
                 report.show(done)
                 return "stopped by the sweep" if report.is_stopped else None
-            metrics: dict[str, Any] = epoch.model.evaluate(data.validation)
-            metrics["training_time_s"] = estimated_time_s(
-                epoch.history, epoch_s, batch_size_of(wanted)
-            )
-            goes_on = report(done, **{name: metrics[name] for name in METRICS})
-            return None if goes_on else "stopped by the sweep"
+            metrics: dict[str, Any] = epoch.validation or epoch.model.evaluate(data.validation)
+            time_s = estimated_time_s(history, epoch_s, batch_size_of(wanted))
+            metrics = known_metrics({**metrics, "training_time_s": time_s}, wanted.named_loss)
+            reported.append((done, metrics))
+            return None if report(done, **metrics) else "stopped by the sweep"
 
     return EpochReports()
+
+
+def _saver(
+    checkpoints: Checkpoints,
+    name: str,
+    epochs: int,
+    rule: EarlyStopping | None,
+    report: Report | None,
+    reported: Reports,
+) -> Callback:
+    """Return a callback that writes a checkpoint after the last epoch; it stands behind others."""
+    from dnn import Callback
+
+    class Saver(Callback):
+        def on_epoch_end(self, epoch: Epoch) -> str | None:
+            is_stopped = report is not None and report.is_stopped
+            is_over = rule is not None and rule.waited >= rule.patience
+            if is_stopped or is_over or len(epoch.model.history) == epochs:
+                rules = [] if rule is None else [rule]
+                checkpoints.save_all(epoch.model, [name], [reported], rules)
+            return None
+
+    return Saver()
+
+
+def _reported_again(report: Report | None, reports: Reports) -> int | None:
+    """Report what a training has reported before; return the step where it is stopped, if it is."""
+    if report is not None:
+        for step, metrics in reports:
+            if not report(step, **metrics):
+                return step
+    return None

@@ -11,7 +11,7 @@ import copy
 import math
 import numbers
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from diel import describe_error, describe_traceback
 from diel.errors import RunStopped
+from dnn import catalogue
 
 if TYPE_CHECKING:
     from dnn.distributed import Communicator
@@ -52,18 +53,38 @@ class Metric:
     maximise: bool
     lowest: float
     highest: float
+    task: str = ""
+    """The task whose networks have it, as `dnn.Dataset.task`; empty if all have."""
 
 
 TEXT: Final = "text, and no number: return float(...) of it"
 """What is wrong with a text where a number is needed, and what to do."""
 METRICS: Final[Mapping[str, Metric]] = {
-    "accuracy": Metric(True, 0.0, 1.0),
-    "loss": Metric(False, 0.0, math.inf),
-    "mcc": Metric(True, -1.0, 1.0),
+    **{
+        name: Metric(metric.more_is_better, metric.lowest, metric.highest, metric.task)
+        for name, metric in catalogue("metric").items()
+        if metric.task != "on request"
+    },
     "training_time_s": Metric(False, 0.0, math.inf),
 }
 """Metrics that the trainer of this package reports, in this order."""
 
+
+def metrics_of_task(task: str) -> dict[str, Metric]:
+    """Return the metrics that the trainer reports of a task, the usual objective first."""
+    return {name: metric for name, metric in METRICS.items() if metric.task in ("", task)}
+
+
+def known_metrics(found: Mapping[str, Any], parameters: Collection[str] = ()) -> Metrics:
+    """Return those of some values that are metrics of the trainer, in their order.
+
+    One whose name is among `parameters` is left out: losses of different kinds cannot be compared.
+    """
+    return {name: found[name] for name in METRICS if name in found and name not in parameters}
+
+
+ERRORS: Final = "standard errors"
+"""Key of what a training with a single split returns beside its metrics."""
 DIVERGED: Final = "diverged"
 """The metric by which a trainer says that a training has come to NaN or infinity."""
 

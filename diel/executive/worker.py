@@ -431,7 +431,12 @@ class _Worker:
                 make_comm=lambda: self._parent.create_communicator(plan.ranks, plan.serial),
                 make_module_comm=lambda: self._make_module_comm(plan),
                 options=parse_options(
-                    code, spec.function, spec.options, self._folder, self._directory.path
+                    code,
+                    spec.function,
+                    spec.options,
+                    self._folder,
+                    self._directory.path,
+                    {name: each.options for name, each in self._specs.items()},
                 ),
                 threads=spec.threads,
                 tuples=self._tuples,

@@ -218,15 +218,18 @@ def parse_options(
     options: dict[str, Any],
     folder: Path,
     run_dir: Path | None = None,
+    options_of: Mapping[str, Any] | None = None,
 ) -> Any:
     """Return ``ctx.options``: an instance of the file's ``Options``, or the plain dictionary.
 
-    `run_dir` is the run's directory, if there is one already.
+    `run_dir` is the run's directory, if there is one already; `options_of` are the options of all
+    modules by their names, on which defaults may depend.
     """
     model = options_model(code, location)
     if model is None:
         return options
-    return model.model_validate(options, context={"folder": folder, "run_dir": run_dir})
+    context = {"folder": folder, "run_dir": run_dir, "options_of": options_of or {}}
+    return model.model_validate(options, context=context)
 
 
 def options_model(code: ModuleType, location: FunctionLocation) -> type[BaseModel] | None:
@@ -286,7 +289,8 @@ def parts_with_options(draft: Draft, workflow: Workflow) -> Iterator[ModulePart]
             continue
         folder = draft.file.parent
         code = import_code(location, folder)
-        options = parse_options(code, location, module.options, folder, draft.run_dir)
+        every = {each.name: each.options for each in workflow.modules}
+        options = parse_options(code, location, module.options, folder, draft.run_dir, every)
         yield ModulePart(module, code, options)
 
 
@@ -323,7 +327,8 @@ def missing_here(draft: Draft) -> list[Problem]:
         if find_missing is None:
             continue
         folder = draft.file.parent
-        options = parse_options(code, location, dict(module.options), folder, draft.run_dir)
+        every = {each.name: each.options for _, each in draft.modules}
+        options = parse_options(code, location, dict(module.options), folder, draft.run_dir, every)
         try:
             missing = find_missing(options, module)
         except (Exception, SystemExit) as error:  # a user's code can raise anything

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from diel.errors import PluginError
 from diel.plugins import REPORTERS, installed_plugins, load_installed
@@ -198,7 +198,16 @@ class Reporter:
 
     Of a method that returns one answer, the first reporter with another answer than None counts. A
     method raises OSError or ValueError if something cannot be read, written or done.
+
+    Attributes
+    ----------
+    on_request : bool
+        Whether `log_trial` is called only for sweeps that ask for it, by its name among entry
+        points. It is then called for the earlier trials of a resumed run too, and leaves out those
+        that it has.
     """
+
+    on_request: ClassVar[bool] = False
 
     # -- reports on results -----------------------------------------------------------------------
 
@@ -249,6 +258,11 @@ class Reporter:
         trial : mapping
             As `WatchedSweep.new_trials` has it.
         """
+
+    @classmethod
+    def missing_here(cls) -> tuple[str, str] | None:
+        """Return what this machine lacks for `log_trial` and what to do; None if nothing."""
+        return None
 
     def watch_sweeps(self, run_dir: Path) -> Iterable[WatchedSweep]:
         """Return the sweeps of a run that have begun, for pages and notebooks."""
@@ -377,7 +391,27 @@ def reporters() -> Iterator[Reporter]:
         If one of them is broken, or no reporter.
     """
     for name in installed_plugins(REPORTERS):
-        yield _reporter_of(name, load_installed(REPORTERS, name))
+        yield reporter_named(name)
+
+
+def reporter_named(name: str) -> Reporter:
+    """Return a reporter by its name among entry points, made anew; errors as `reporters`."""
+    return _reporter_of(name, load_installed(REPORTERS, name))
+
+
+def loggers_of_trials(asked: Collection[str]) -> Iterator[Reporter]:
+    """Yield the reporters that log trials, those on request if they are `asked` for.
+
+    Raises
+    ------
+    PluginError
+        If any reporter is broken, or no reporter.
+    """
+    for name in installed_plugins(REPORTERS):
+        reporter = reporter_named(name)
+        is_logging = getattr(reporter.log_trial, "__func__", None) is not Reporter.log_trial
+        if is_logging and (name in asked or not reporter.on_request):
+            yield reporter
 
 
 def first_answer(ask: Callable[[Reporter], _T | None]) -> _T | None:

@@ -19,12 +19,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from diel.errors import PluginError
-from diel.loading.reporter import Reporter, WatchedSweep, reporters
+from diel.loading.reporter import Reporter, WatchedSweep, loggers_of_trials
 from diel.loading.sweeps import watch_sweeps
 from diel.processes import python_command, start_helper
 from diel.run.directory import RunDirectory
@@ -50,14 +50,18 @@ class TrialLog:
         As ``group.module``.
     recorded : int
         How many trials are recorded already, and are not logged again.
+    asked : collection of str
+        Reporters on request, by their names among entry points, that the sweep asks for.
     """
 
-    def __init__(self, run_dir: Path, sweep: str, recorded: int) -> None:
+    def __init__(
+        self, run_dir: Path, sweep: str, recorded: int, asked: Collection[str] = ()
+    ) -> None:
         self._problems: list[str] = []
         self._helper: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         try:
-            if list(filter(_logs_trials, reporters())):  # all are made: none may be broken
-                self._helper = _start([str(run_dir), sweep, str(recorded)])
+            if list(loggers_of_trials(asked)):  # all are made: none may be broken
+                self._helper = _start([str(run_dir), sweep, str(recorded), *asked])
         except (OSError, PluginError) as error:
             self._problems.append(f"trials are not logged: {error}")
 
@@ -106,24 +110,21 @@ def _start(words: list[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
     return process, link
 
 
-def _logs_trials(reporter: Reporter) -> bool:
-    return getattr(reporter.log_trial, "__func__", None) is not Reporter.log_trial
-
-
 # -- in the process -------------------------------------------------------------------------------
 
 
-def main(run_dir: str, sweep: str, recorded: str, descriptor: str) -> None:
+def main(run_dir: str, sweep: str, recorded: str, *rest: str) -> None:
     """Log the trials of a sweep until its master has closed the connection, and no trial is left.
 
     Parameters
     ----------
     run_dir, sweep, recorded : str
         As of `TrialLog`.
-    descriptor : str
-        Of the connection.
+    *rest : str
+        The reporters that are asked for, and the file descriptor of the connection.
     """
-    loggers = list(filter(_logs_trials, reporters()))
+    *asked, descriptor = rest
+    loggers = list(loggers_of_trials(asked))
     directory, left_out = RunDirectory(Path(run_dir)), int(recorded)
     watched: WatchedSweep | None = None
     with socket.socket(fileno=int(descriptor)) as link:
@@ -134,8 +135,8 @@ def main(run_dir: str, sweep: str, recorded: str, descriptor: str) -> None:
                 found = {each.name: each for each in watch_sweeps(directory)}
                 watched = found.get(sweep)
             while watched is not None and (trials := watched.new_trials()):
-                for trial in trials[left_out:]:
-                    _log(loggers, directory.path, watched, trial, link)
+                for number, trial in enumerate(trials):
+                    _log(loggers, directory.path, watched, trial, link, number < left_out)
                 left_out = max(0, left_out - len(trials))
 
 
@@ -145,9 +146,12 @@ def _log(
     sweep: WatchedSweep,
     trial: Mapping[str, Any],
     link: socket.socket,
+    is_earlier: bool,
 ) -> None:
-    """Pass a trial to the loggers; remove those that fail."""
+    """Pass a trial to the loggers, an earlier one to those on request; remove those that fail."""
     for logger in list(loggers):
+        if is_earlier and not logger.on_request:
+            continue
         try:
             logger.log_trial(run_dir, sweep, trial)
         except (Exception, SystemExit) as error:  # the code of a plugin can raise anything

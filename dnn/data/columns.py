@@ -1,25 +1,31 @@
 """Columns of a table: which of them a network was trained on, found again in new rows.
 
 New rows are a file, a mapping of columns, a frame or an array. Columns with names are matched by
-name, in any order; what else a file holds, such as a number of a patient, is left unread.
+name, in any order; what else a file holds, such as a number of a patient, is left unread. Texts
+become the codes that they had in the table of the training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from dnn.backend import Array
+from dnn.data.cells import KINDS, TRUTHS, Column, plain_text, recoded
+from dnn.data.sources import TextSource, Wanted, open_table
 from dnn.errors import DataError
-from dnn.table import check_delimiter, holds_number, number_of, rows_of
+from dnn.table import number_of
 
 __all__ = ["Columns", "NewRows", "read_rows"]
+
+TIME: Final = "time"
+"""The kind of a feature that is the time of day of the date before it."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,25 @@ class Columns:
         What stands for a missing cell.
     labels : mapping of str to int
         The class of each label, where that is not the label itself.
+    kinds : tuple of str
+        Of each feature: one of `dnn.data.cells.KINDS`, or ``"time"``, the time of day of the date
+        before it. Empty if all are numbers.
+    categories : mapping of str to tuple of str
+        The categories of each feature that has such, in the order of their codes; the code of any
+        other text is their number.
+    incomplete : tuple of str
+        The features that have missing cells in the table.
+    dates : mapping of str to str
+        The formats of dates that are not as ISO 8601 wants them.
+    renamed : mapping of str to str
+        The names here of columns that have others in files.
+    has_names : bool
+        Whether the features have names; else they are the numbers of columns, from 1.
     targets, targets_at : tuple of str, tuple of int
         The columns of the numbers that are predicted, in the place of a label; names are empty
         where they have none.
+    separator : str
+        What separates several labels in the cells of their column; `labels` has their places then.
     """
 
     features: tuple[str, ...] = ()
@@ -50,8 +72,15 @@ class Columns:
     delimiter: str = ","
     missing: tuple[str, ...] = ()
     labels: Mapping[str, int] = field(default_factory=dict)
+    kinds: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    incomplete: tuple[str, ...] = ()
+    dates: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    has_names: bool = True
     targets: tuple[str, ...] = ()
     targets_at: tuple[int, ...] = ()
+    separator: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values; those of targets only if there are some."""
@@ -71,41 +100,86 @@ class Columns:
     def from_json(cls, given: Mapping[str, Any]) -> Columns:
         """Return columns from plain values; KeyError, TypeError or ValueError if they are wrong."""
         texts = {name: given[name] for name in ("label", "delimiter")}
+        texts["separator"] = given.get("separator", "")
         lists = {name: given[name] for name in ("features", "missing")}
+        # Models of tables of numbers alone may be older than these.
+        lists["kinds"] = given.get("kinds", [])
+        lists["incomplete"] = given.get("incomplete", [])
+        tables = {name: given.get(name, {}) for name in ("dates", "renamed")}
+        categories = given.get("categories", {})
         lists["targets"] = given.get("targets", [])
         targets_at = given.get("targets_at", [])
         label_at, labels = given["label_at"], given["labels"]
+        has_names = given.get("has_names", True)
         if (
             not all(isinstance(each, str) for each in texts.values())
             or len(given["delimiter"]) != 1
         ):
             raise TypeError("label and delimiter are texts, the latter of one character")
         for name, each in lists.items():
-            if not isinstance(each, list) or not all(isinstance(text, str) for text in each):
-                raise TypeError(f"{name} is a list of texts")
+            _check_texts(name, each)
         if type(label_at) is not int or not isinstance(labels, dict):
             raise TypeError("label_at is a number, and labels a table")
+        if type(has_names) is not bool:
+            raise TypeError("has_names is true or false")
         if not isinstance(targets_at, list) or not all(type(at) is int for at in targets_at):
             raise TypeError("targets_at are numbers")
         if not all(type(each) is int for each in labels.values()):
             raise TypeError("labels are numbers of classes")
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                raise TypeError(f"{name} is a table")
+            _check_texts(name, [*table.values()])
+        if not isinstance(categories, dict):
+            raise TypeError("categories is a table of lists")
+        for each in categories.values():
+            _check_texts("categories", each)
+        kinds, features = tuple(lists["kinds"]), tuple(given["features"])
+        if kinds and (not {*kinds} <= {*KINDS, TIME} or len(kinds) != len(features)):
+            raise ValueError("each feature has one of the known kinds")
         return cls(
-            features=tuple(given["features"]),
+            features=features,
             label=given["label"],
             label_at=label_at,
             delimiter=given["delimiter"],
             missing=tuple(given["missing"]),
             labels=labels,
+            kinds=kinds,
+            categories={name: tuple(each) for name, each in categories.items()},
+            incomplete=tuple(lists["incomplete"]),
+            has_names=has_names,
+            **tables,
             targets=tuple(lists["targets"]),
             targets_at=tuple(targets_at),
+            separator=texts["separator"],
         )
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The features that are columns of a file: a time of day is in that of its date."""
+        if not self.kinds:
+            return self.features
+        pairs = zip(self.features, self.kinds, strict=True)
+        return tuple(name for name, kind in pairs if kind != TIME)
+
+    def labels_in(self, cell: str) -> list[float]:
+        """Return 0 or 1 for each label, of which a cell has several; NaN if one is not known."""
+        named = {part for part in map(str.strip, cell.split(self.separator)) if part}
+        if not named <= self.labels.keys():
+            return [np.nan] * len(self.labels)
+        return [float(label in named) for label in self.labels]
 
     def class_of(self, text: str) -> int | None:
         """Return the class of a label as a file has it; None if it is none."""
         if self.labels:
-            return self.labels.get(_plain(text.strip()))
-        number = _number(text)
+            return self.labels.get(plain_text(text.strip()))
+        number = number_of(text)
         return int(number) if number is not None and number >= 0 and number % 1 == 0 else None
+
+
+def _check_texts(name: str, given: Any) -> None:
+    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
+        raise TypeError(f"{name} is a list of texts")
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,124 +229,144 @@ def read_rows(
 
     `columns` are those that the network was trained on; without, columns are taken by their places.
     `features` are those of a sample; a file has the `delimiter` of the training if that is left
-    out.
+    out, unless its name says otherwise.
 
     Raises
     ------
     DataError
-        If a column is missing, or a cell is no number; it names the file, the line and the column.
+        If a column is missing, or a cell is not of its kind; it names the file, the line and the
+        column.
     """
     known = columns or Columns()
-    if isinstance(source, (str, PathLike)):
-        chosen = known.delimiter if delimiter is None else delimiter
-        return _of_file(Path(source), known, features, chosen)
-    names = [str(name) for name in (source if isinstance(source, Mapping) else source.columns)]
-    where = f"the {'table' if isinstance(source, Mapping) else 'frame'}"
-    by_name = dict(
-        zip(names, source if isinstance(source, Mapping) else source.columns, strict=True)
+    is_file = isinstance(source, (str, PathLike))
+    if is_file and delimiter is None and not str(source).lower().endswith((".tsv", ".tsv.gz")):
+        delimiter = known.delimiter
+    in_files = {name: old for old, name in known.renamed.items()}
+    table = open_table(
+        source,
+        delimiter=delimiter,
+        missing=known.missing,
+        names=[in_files.get(name, name) for name in known.sources if known.has_names],
+        keeps_rows=True,
     )
-    places, answers, notes = _places(where, names, known, features)
-    arrays = [np.asarray(source[by_name[names[at]]]) for at in places]
-    if len({array.shape for array in arrays}) != 1 or arrays[0].ndim != 1:
-        shapes = sorted({array.shape for array in arrays})
-        raise DataError(f"{where}: columns are vectors of one length, and these are {shapes}")
-    x = np.empty((len(arrays[0]), len(arrays)))
-    for at, (place, array) in enumerate(zip(places, arrays, strict=True)):
-        x[:, at] = _numbers_of(where, names[place], array, known.missing)
-    cells = [np.asarray(source[by_name[names[at]]]).tolist() for at in answers]
-    if known.targets_at:
-        return NewRows(x, notes=notes, targets=_targets_of(cells))
-    labels = [str(_plain(each)) for each in cells[0]] if cells else None
-    return NewRows(x, labels, notes=notes)
-
-
-def _targets_of(columns: Sequence[Sequence[Any]]) -> Array | None:
-    """Return the numbers in the columns of targets, NaN where a cell is none."""
-    if not columns:
-        return None
-    numbers = [[_number(cell) for cell in column] for column in columns]
-    found: Array = np.array(numbers, np.float64).T  # of None it makes NaN
-    return found
-
-
-def _numbers_of(where: str, name: str, array: Array, missing: Collection[str]) -> Array:
-    if array.dtype.kind in "fiub":
-        return array
-    found = np.empty(len(array))
-    for row, cell in enumerate(array.tolist()):
-        is_missing = cell is None or (isinstance(cell, str) and cell.strip() in missing)
-        number = np.nan if is_missing else _number(cell)
-        if number is None:
-            raise DataError(f"{where}, row {row}, column {name!r}: {cell!r:.100} is no number")
-        found[row] = number
-    return found
-
-
-def _of_file(path: Path, columns: Columns, features: int, delimiter: str) -> NewRows:
-    first, rows, is_named = _rows_below_names(path, columns, delimiter)
-    width = len(first)
-    names = tuple(name.strip() for name in first) if is_named else ()
-    shown = names or tuple(str(number) for number in range(1, width + 1))
+    shown = tuple(known.renamed.get(name, name) for name in table.names)
     try:
-        places, answers, notes = _places(str(path), shown, columns, features, is_named)
+        places, answers, notes = _places(table.where, shown, known, features, table.has_names)
     except DataError as error:
-        raise DataError(f"{error}{_hint_of_delimiter(first, delimiter)}") from None
-    x = np.empty((len(rows), len(places)))
-    for at, (line, row) in enumerate(rows):
-        if len(row) != width:
-            raise DataError(f"{path}, line {line}: {len(row)} cells, not {width}")
-        for column, place in enumerate(places):
-            x[at, column], problem = _finite(row[place].strip(), columns.missing)
-            if problem:
-                raise DataError(f"{path}, line {line}, column {shown[place]!r}: {problem}")
-    given = [[row[at].strip() for _, row in rows] for at in answers]
-    cells, lines = [row for _, row in rows], [line for line, _ in rows]
-    if columns.targets_at:
-        return NewRows(x, None, names, cells, lines, notes, _targets_of(given))
-    return NewRows(x, given[0] if given else None, names, cells, lines, notes)
+        if not isinstance(table, TextSource):
+            raise
+        raise DataError(f"{error}{_hint_of_delimiter(table)}") from None
+    is_text = isinstance(table, TextSource)
+    wanted = {at: _wanted(known, number, is_text) for number, at in enumerate(places)}
+    # Cells of a text are kept; those of an array become texts.
+    others = () if is_text else range(len(shown)) if is_file else answers
+    found = dict(zip(wanted, table.read(wanted), strict=True))
+    x, unknown = _coded([found[at] for at in places], known)
+    notes += [_note_of_unknown(table.where, name, counts) for name, counts in unknown.items()]
+    cells: list[Sequence[str]] = []
+    if isinstance(table, TextSource):
+        _check_sizes(table, x, known, places)
+        cells = [row for _, row in table.kept]
+        given = [[row[at].strip() for row in cells] for at in answers]
+    else:
+        texts = table.read({at: Wanted("category") for at in others})
+        columns_of_texts = {at: each.texts.tolist() for at, each in zip(others, texts, strict=True)}
+        given = [columns_of_texts[at] for at in answers]
+        if is_file:
+            cells = [*zip(*columns_of_texts.values(), strict=True)]
+    rows = NewRows(
+        x,
+        names=table.names if is_file and table.has_names else (),
+        cells=cells,
+        lines=table.lines.tolist() if isinstance(table, TextSource) else (),
+        notes=notes,
+    )
+    if not given:
+        return rows
+    if known.targets_at:
+        return replace(rows, targets=np.array([[*map(_answer, c)] for c in given], np.float64).T)
+    if known.separator:
+        return replace(rows, targets=np.array([known.labels_in(cell) for cell in given[0]]))
+    return replace(rows, labels=given[0])
 
 
-def _rows_below_names(
-    path: Path, columns: Columns, delimiter: str
-) -> tuple[list[str], list[tuple[int, list[str]]], bool]:
-    """Return a file's first row, the rows of numbers, and whether the first holds names."""
-    check_delimiter(delimiter)
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path} is no file of rows: a CSV file is wanted")
-    rows = rows_of(path, delimiter)
-    if not rows:
-        raise DataError(f"{path}: no rows")
-    first = rows[0][1]
-    # Names of columns may be numbers, as those of pixels: then they are known.
-    is_known = bool(columns.features) and set(columns.features) <= {name.strip() for name in first}
-    is_named = is_known or not any(holds_number(cell, columns.missing) for cell in first)
-    if is_named and len(rows) == 1:
-        raise DataError(f"{path}: no rows below the names of the columns")
-    return first, rows[is_named:], is_named
+def _answer(cell: str) -> float:
+    """Return the number in a cell of a target, or of a label that is true or false; else NaN."""
+    number = TRUTHS.get(cell.lower(), number_of(cell))
+    return np.nan if number is None else number
 
 
-def _finite(cell: str, marks: Sequence[str]) -> tuple[float, str]:
-    """Return the number of a cell, NaN if it is missing, and what is wrong with it, or ""."""
-    if cell in marks:
-        return np.nan, ""
-    number = _number(cell)
-    if number is None or not np.isfinite(number):
-        problem = f"{cell!r} is no finite number" if cell else "the cell is empty"
-        return np.nan, f"{problem}{_hint(marks)}"
-    return number, f"{cell} is too large" if abs(number) > _LARGEST else ""
+def _note_of_unknown(where: str, name: str, counts: Mapping[str, int]) -> str:
+    texts = ", ".join(f"{text!r} ({count:,})" for text, count in [*counts.items()][:_SHOWN])
+    more = " ..." if len(counts) > _SHOWN else ""
+    count = sum(counts.values())
+    cells = "a cell holds a category" if count == 1 else f"{count:,} cells hold categories"
+    return (
+        f"{where}: column {name!r}: {cells} that the table of the training had not, taken as "
+        f"unknown: {texts}{more}"
+    )
 
 
-def _hint(marks: Sequence[str]) -> str:
-    if marks:
-        return f" (missing cells are written {' or '.join(map(repr, marks))})"
-    return " (the network was trained on a table without missing cells)"
+def _check_sizes(table: TextSource, x: Array, columns: Columns, places: Sequence[int]) -> None:
+    """Raise a `DataError` if a number is beyond float32."""
+    if (np.abs(x) > _LARGEST).any():
+        row, at = (int(i) for i in np.argwhere(np.abs(x) > _LARGEST)[0])
+        place = places[at - columns.kinds[:at].count(TIME)]
+        cell, name = table.kept[row][1][place].strip(), table.names[place]
+        raise DataError(f"{table.place(row)}, column {name!r}: {cell} is too large")
 
 
-def _hint_of_delimiter(first: Sequence[str], delimiter: str) -> str:
-    """Return a text on another delimiter, if the first line of a file is one cell with such."""
-    if len(first) > 1:
+def _wanted(columns: Columns, source: int, is_text: bool) -> Wanted:
+    """Return as what the column of a source is to be read in new rows."""
+    problem = partial(_problem_of_number, columns.missing, is_text)
+    if not columns.kinds:
+        return Wanted("number", problem=problem)
+    kinds = [kind for kind in columns.kinds if kind != TIME]
+    name = columns.sources[source]
+    return Wanted(kinds[source], columns.dates.get(name, ""), problem)
+
+
+def _coded(found: Sequence[Column], columns: Columns) -> tuple[Array, dict[str, Mapping[str, int]]]:
+    """Return columns as rows of numbers, and the categories of each that are not known."""
+    kinds = columns.kinds or ("number",) * len(found)
+    x = np.empty((len(found[0].values), len(kinds)))
+    others: dict[str, Mapping[str, int]] = {}
+    sources = iter(found)
+    column = found[0]
+    for at, kind in enumerate(kinds):
+        if kind == TIME:
+            zero = np.where(np.isnan(column.values), np.nan, 0.0)
+            x[:, at] = zero if column.seconds is None else column.seconds
+            continue
+        column = next(sources)
+        x[:, at] = column.values
+        if kind == "category":
+            name = columns.features[at]
+            x[:, at], counts = recoded(column, columns.categories.get(name, ()))
+            if counts:
+                others[name] = counts
+    return x, others
+
+
+def _problem_of_number(marks: Sequence[str], is_text: bool, name: str, cell: str) -> str:
+    """Return what is wrong with a cell of a column of numbers, or ""."""
+    number = number_of(cell)
+    if number is not None and np.isfinite(number):
         return ""
-    others = [other for other in _DELIMITERS if other != delimiter and other in first[0]]
+    if not is_text:
+        return f"{cell!r:.100} is no number"
+    problem = f"{cell!r} is no finite number" if cell else "the cell is empty"
+    if marks:
+        return f"{problem} (missing cells are written {' or '.join(map(repr, marks))})"
+    return f"{problem} (the network was trained on a table without missing cells)"
+
+
+def _hint_of_delimiter(table: TextSource) -> str:
+    """Return a text on another delimiter, if the first line of a file is one cell with such."""
+    if len(table.names) > 1:
+        return ""
+    first = table.first[1][0]
+    others = [other for other in _DELIMITERS if other != table.delimiter and other in first]
     return (
         f"; its cells are separated by {others[0]!r}? say delimiter {others[0]!r}" if others else ""
     )
@@ -281,25 +375,39 @@ def _hint_of_delimiter(first: Sequence[str], delimiter: str) -> str:
 def _places(
     where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool = True
 ) -> tuple[list[int], list[int], list[str]]:
-    """Return the places of the features among columns, those of what is predicted, and notes."""
-    if not columns.features or not are_names:
+    """Return the places of the sources among columns, those of what is predicted, and notes."""
+    wanted = columns.sources
+    if columns.kinds or wanted:
+        features = len(wanted)
+    is_named = are_names and columns.has_names
+    if not wanted or (not is_named and not _are_numbered(names, columns)):
         return _by_place(where, names, columns, features, are_names)
-    missing = [name for name in columns.features if name not in names]
+    missing = [name for name in wanted if name not in names]
     if missing:
-        others = [name for name in names if name not in columns.features]
+        others = [name for name in names if name not in wanted]
         near = get_close_matches(missing[0], others, 1)
         hint = f"; is it {near[0]!r}?" if near else ""
         count = "column" if len(missing) == 1 else f"{len(missing)} columns"
         problem = f"{count} {_few(map(repr, missing))} missing{hint}"
         raise DataError(f"{where}: {problem} (there are: {_few(names)})")
-    twice = [name for name in columns.features if list(names).count(name) > 1]
+    twice = [name for name in wanted if list(names).count(name) > 1]
     if twice:
         raise DataError(f"{where}: there are two columns {twice[0]!r}")
-    wanted, order = columns.answers[0], list(names)
-    answers = [order.index(name) for name in wanted] if {*wanted} <= {*names} else []
-    left = [n for n in names if n not in columns.features and n not in wanted]
+    predicted, order = columns.answers[0], list(names)
+    answers = [order.index(name) for name in predicted] if {*predicted} <= {*names} else []
+    left = [n for n in names if n not in wanted and n not in predicted]
     notes = [f"{where}: the network was not trained on {_few(left)}: not read"] if left else []
-    return [order.index(name) for name in columns.features], answers, notes
+    return [order.index(name) for name in wanted], answers, notes
+
+
+def _are_numbered(names: Sequence[str], columns: Columns) -> bool:
+    """Whether columns without names are as many as those of the training, of which some were left.
+
+    Those of a table without names are known by their numbers then.
+    """
+    count = len(columns.sources)
+    is_whole = len(names) in (count, count + len(columns.answers[1]))
+    return not is_whole and {*columns.sources} <= {*names}
 
 
 def _few(names: Iterable[str]) -> str:
@@ -325,18 +433,3 @@ def _by_place(
     names_first = f": begin the file with the names {_few(columns.features)}"
     remedy = names_first if columns.features else ""
     raise DataError(f"{where}: there are {count} columns{how}, and {wanted}{remedy}")
-
-
-def _number(cell: Any) -> float | None:
-    if isinstance(cell, str):
-        return number_of(cell)
-    try:
-        return float(cell)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _plain(label: Any) -> Any:
-    """Return a label as `Columns.labels` has it: ``1`` for 1.0 and ``"1.0"``."""
-    number = _number(label)
-    return str(int(number)) if number is not None and number % 1 == 0 else label

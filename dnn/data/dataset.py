@@ -6,7 +6,6 @@ Statistics of data, such as a mean, are computed from training samples only.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +14,7 @@ import numpy as np
 from dnn.arrays import check_labels, narrowed
 from dnn.backend import Array
 from dnn.data.columns import Columns
-from dnn.data.preparation import Brightness, Impute, Standardise, Step, prepared
+from dnn.data.preparation import CODE, FLAG, Brightness, Codes, Standardise, Step, prepared
 from dnn.data.targets import TASKS, TargetScale, checked_labels, checked_values, checked_weights
 from dnn.errors import (
     ConfigurationError,
@@ -31,7 +30,6 @@ from dnn.seeds import epoch_order, stream
 __all__ = [
     "Dataset",
     "batches",
-    "impute",
     "split_rows",
     "standardise",
     "train_validation_split",
@@ -163,6 +161,25 @@ class Dataset:
     def features(self) -> int:
         """Number of attributes of a sample."""
         return int(self.x.shape[1])
+
+    @property
+    def raw_features(self) -> int:
+        """Number of attributes of a sample before its preparation."""
+        return next((step.inputs for step in self.preparation if step.inputs), self.features)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of each attribute, as of `Columns.kinds`; of those that steps made, theirs."""
+        raw = self.columns.kinds if self.columns is not None else ()
+        kinds = raw or ("number",) * self.raw_features
+        for step in self.preparation:
+            kinds = step.kinds(kinds)
+        return kinds
+
+    @property
+    def embeds(self) -> tuple[int, ...]:
+        """The `count` of a `dnn.EmbedColumns` for the samples; empty if none is wanted."""
+        return next((step.counts for step in self.preparation if isinstance(step, Codes)), ())
 
     @property
     def images(self) -> Array:
@@ -345,41 +362,6 @@ STANDARDISATIONS = ("columns", "one scale", "none")
 
 
 @explains_arguments
-def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
-    """Replace missing cells (NaN) by the median of their attribute over `train`.
-
-    Parameters
-    ----------
-    train : Dataset
-        The training samples.
-    *others : Dataset
-        Samples prepared in the same way, such as validation samples.
-
-    Returns
-    -------
-    tuple of Dataset
-        `train` and the others, without NaN.
-
-    Raises
-    ------
-    DataError
-        If an attribute is missing in all of `train`.
-    ShapeError
-        If the data sets differ in their number of attributes.
-    """
-    if train.x.dtype == np.uint8:  # which has no NaN
-        return _with(lambda x: x, [], train, others)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # all NaN: raised below
-        medians = np.nanmedian(train.x, axis=0)
-    empty = np.flatnonzero(np.isnan(medians))
-    if empty.size:
-        raise DataError(f"{train.name}: attribute {empty[0]} is missing in all training samples")
-    step = Impute(medians)
-    return _with(step.apply, [step], train, others)
-
-
-@explains_arguments
 def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tuple[Dataset, ...]:
     """Shift and scale samples, and targets of a regression, to mean 0 and variance 1 over `train`.
 
@@ -416,6 +398,9 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     if by != "none" and train.sequence_shape is not None:
         message = f"sequences are not scaled by {by!r}: their lengths are among the numbers"
         raise ConfigurationError(f"{train.name}: {message}")
+    if "category" in train.kinds:
+        message = "categories are codes yet, which are no quantities: dnn.encode comes first"
+        raise DataError(f"{train.name}: {message}")
     train, *rest = _with_scaled_targets(train, others)
     others = (*rest,)
     if train.x.dtype == np.uint8:
@@ -433,8 +418,11 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     spread = train.x.std(axis=axis, dtype=np.float64, keepdims=True)
     # Rounding leaves a constant column with a spread of about its size times 1e-16.
     spread[spread <= 1e-12 * np.abs(centre)] = 1.0
+    if by == "columns":  # 0 and 1 stay what they are, and codes have no mean
+        unscaled = np.isin(train.kinds, ("boolean", FLAG, CODE))
+        centre[:, unscaled], spread[:, unscaled] = 0.0, 1.0
     step = Standardise(centre, spread)
-    return _with(lambda x: step.apply(_brightness(x)), [step], train, others)
+    return with_steps(lambda x: step.apply(_brightness(x)), [step], train, others)
 
 
 def _with_scaled_targets(train: Dataset, others: tuple[Dataset, ...]) -> list[Dataset]:
@@ -475,10 +463,10 @@ def _standardise_bytes(train: Dataset, others: tuple[Dataset, ...], by: str) -> 
             out[start : start + _ROWS] = prepared(x[start : start + _ROWS], steps)
         return out
 
-    return _with(scaled, steps, train, others)
+    return with_steps(scaled, steps, train, others)
 
 
-def _with(
+def with_steps(
     function: Callable[[Array], Array],
     steps: Sequence[Step],
     train: Dataset,

@@ -41,6 +41,8 @@ class KnownSet(NamedTuple):
         The function of `dnn.data` that reads it, as ``module:function``.
     features, classes : int
         How many a sample, and the set, has; 0 if that is not known before it is read.
+    targets : int
+        How many numbers are to be predicted of a sample, in the place of a class.
     shape : tuple of int, optional
         Channels, height and width of a sample that is an image.
     is_bundled : bool
@@ -49,6 +51,8 @@ class KnownSet(NamedTuple):
         It is data of a user's own, about which nothing is known.
     is_table : bool
         It is no images.
+    task : str
+        What it is for, as `Dataset.task`; of a user's own data, unless reading says otherwise.
     """
 
     loader: str
@@ -58,19 +62,30 @@ class KnownSet(NamedTuple):
     is_bundled: bool = False
     is_own: bool = False
     is_table: bool = False
+    targets: int = 0
+    task: str = "classification"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a network puts out; 0 if that is not known before the set is read."""
+        return self.targets or self.classes
 
 
 DATASETS: Final[dict[str, KnownSet]] = {
     "digits": KnownSet("loading:load_digits", 64, 10, (1, 8, 8), is_bundled=True),
     "breast_cancer": KnownSet("loading:load_breast_cancer", 30, 2, is_bundled=True, is_table=True),
+    "diabetes": KnownSet(
+        "loading:load_diabetes", 10, is_bundled=True, is_table=True, targets=1, task="regression"
+    ),
     "cifar10": KnownSet("loading:_cifar10", 3072, 10, (3, 32, 32)),
     "cifar100": KnownSet("loading:_cifar100"),
     "cleveland": KnownSet("loading:load_cleveland", is_table=True),
-    "csv": KnownSet("loading:load_csv", is_own=True, is_table=True),
+    "csv": KnownSet("tables:load_table", is_own=True, is_table=True),
     "fashion_mnist": KnownSet("loading:_fashion_mnist", 784, 10, (1, 28, 28)),
     "image_folder": KnownSet("images:load_image_folder", is_own=True),
     "mnist": KnownSet("loading:_mnist", 784, 10, (1, 28, 28)),
     "npz": KnownSet("images:load_npz", is_own=True),
+    "table": KnownSet("tables:load_table", is_own=True, is_table=True),
 }
 
 

@@ -18,7 +18,7 @@ import inspect
 import math
 import struct
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Final
@@ -31,24 +31,22 @@ from dnn.data.columns import Columns
 from dnn.data.dataset import Dataset
 from dnn.data.images import load_cifar_training
 from dnn.data.known_sets import DATASETS
-from dnn.data.labels import classes_of
 from dnn.data.preparation import Brightness
 from dnn.errors import (
     ConfigurationError,
     DataError,
-    LabelError,
     MissingDependencyError,
     explains_arguments,
     unknown_name,
 )
-from dnn.table import Table, read_csv
+from dnn.table import read_csv
 
 __all__ = [
     "DATASETS",
     "load_breast_cancer",
     "load_cleveland",
-    "load_csv",
     "load_dataset",
+    "load_diabetes",
     "load_digits",
     "load_fashion_mnist",
     "load_idx",
@@ -91,26 +89,69 @@ def load_breast_cancer() -> Dataset:
     return Dataset(x, y, 2, "breast_cancer")
 
 
-def _bundled(name: str, file: str, heading: int = 0) -> tuple[Array, Array]:
-    """Return attributes and classes of a set that scikit-learn bundles.
+_OF_DIABETES = "age sex bmi bp s1 s2 s3 s4 s5 s6"
 
-    Its file is read directly if it is at the usual place, since importing scikit-learn takes more
-    than a second on each rank.
+
+def load_diabetes() -> Dataset:
+    """Return 442 patients with 10 attributes, and how their diabetes progressed: a regression.
+
+    Returns
+    -------
+    Dataset
+        `x` of shape (442, 10), in the units of each attribute; `y` of shape (442, 1), 25 .. 346.
+
+    Raises
+    ------
+    MissingDependencyError
+        If scikit-learn is not installed.
+
+    References
+    ----------
+    .. [1] Efron, Hastie, Johnstone, Tibshirani, Least Angle Regression, Annals of Statistics 32,
+       2004.
     """
+    files = ("diabetes_data_raw.csv.gz", "diabetes_target.csv.gz")
+    parts = [_file_of_scikit_learn(file) for file in files]
+    if all(part is not None for part in parts):
+        x, y = (np.loadtxt(part) for part in parts if part is not None)
+    else:
+        bunch = _from_scikit_learn("diabetes", scaled=False)
+        x, y = bunch.data, bunch.target
+    names, target = tuple(_OF_DIABETES.split()), ("progression",)
+    columns = Columns(names, targets=target, targets_at=(10,))
+    return Dataset(x, y, 0, "diabetes", columns=columns, task="regression", targets=target)
+
+
+def _bundled(name: str, file: str, heading: int = 0) -> tuple[Array, Array]:
+    """Return attributes and classes of a set that scikit-learn bundles."""
+    path = _file_of_scikit_learn(file)
+    if path is not None:
+        table = np.loadtxt(path, delimiter=",", skiprows=heading)
+        return table[:, :-1], table[:, -1].astype(int)
+    bunch = _from_scikit_learn(name)
+    return bunch.data, bunch.target
+
+
+def _file_of_scikit_learn(file: str) -> Path | None:
+    """Return the place of a file that scikit-learn bundles; None if it is not the usual one.
+
+    Importing scikit-learn, in place of reading the file, takes more than a second on each rank.
+    """
+    found = importlib.util.find_spec("sklearn")
+    if found is None or found.origin is None:
+        return None
+    path = Path(found.origin).parent / "datasets" / "data" / file
+    return path if path.is_file() else None
+
+
+def _from_scikit_learn(name: str, **options: Any) -> Any:
     try:
-        found = importlib.util.find_spec("sklearn")
-        if found is not None and found.origin is not None:
-            path = Path(found.origin).parent / "datasets" / "data" / file
-            if path.is_file():
-                table = np.loadtxt(path, delimiter=",", skiprows=heading)
-                return table[:, :-1], table[:, -1].astype(int)
-        bunch = getattr(importlib.import_module("sklearn.datasets"), f"load_{name}")()
+        return getattr(importlib.import_module("sklearn.datasets"), f"load_{name}")(**options)
     except ImportError as error:
         raise MissingDependencyError(
             f"the data set {name!r} comes with scikit-learn, which is not installed: "
             'pip install "diel[data]"'
         ) from error
-    return bunch.data, bunch.target
 
 
 ATTRIBUTES = 13
@@ -166,121 +207,6 @@ def load_cleveland(path: str | PathLike[str]) -> Dataset:
             missing=("?",),
             labels={str(number): int(number > 0) for number in range(5)},
         ),
-    )
-
-
-@explains_arguments
-def load_csv(
-    path: str | PathLike[str],
-    label: str | int = -1,
-    *,
-    target: str | int | Sequence[str | int] | None = None,
-    delimiter: str = ",",
-    header: bool | None = None,
-    missing: Collection[str] = (),
-) -> Dataset:
-    """Read samples and their labels, or the numbers that are to be predicted, from a table.
-
-    Parameters
-    ----------
-    path : path
-    label : str or int
-        The column of the labels, by name or by number from 0; the last one by default. Labels are
-        integers from 0.
-    target : str, int or sequence of them, optional
-        In the place of labels, the column or columns of numbers to predict: a regression.
-    delimiter, header, missing
-        As in `read_csv`.
-
-    Returns
-    -------
-    Dataset
-        Named after the file; the number of classes is the largest label plus 1.
-
-    Raises
-    ------
-    ConfigurationError
-        As in `read_csv`, or if `label` is neither a name nor a number.
-    DataError
-        As in `read_csv`, or if there is no such column, or no other one, or a number is beyond
-        float32.
-    LabelError
-        If a label is no integer from 0.
-    """
-    table = read_csv(path, delimiter=delimiter, header=header, missing=missing)
-    marks = (missing,) if isinstance(missing, str) else tuple(missing)
-    if target is not None:
-        several = (target,) if isinstance(target, str | int) else target
-        return _regression(table, [_column(table, each) for each in several], delimiter, marks)
-    at = _column(table, label)
-    if len(table.columns) < 2:
-        raise DataError(f"{path}: there is no column beside the labels, {table.columns[at]!r}")
-    labels = table.values[:, at]
-    wrong = np.flatnonzero(~((labels >= 0) & (labels == np.floor(labels))))
-    if wrong.size:
-        row = int(wrong[0])
-        message = f"label {labels[row]:g} in row {row} of column {table.columns[at]!r}"
-        remedy = f"for a regression say target = {table.columns[at]!r}"
-        message = f"{path}, line {table.lines[row]}: {message} is no integer from 0: {remedy}"
-        raise LabelError(message, row)
-    classes = classes_of(labels, f"{table.place(int(labels.argmax()), at)}: ")
-    y = labels.astype(np.intp)
-    others = [column for column in range(len(table.columns)) if column != at]
-    x = narrowed(
-        table.values[:, others], np.float32, lambda row, column: table.place(row, others[column])
-    )
-    names = table.columns if table.has_names else ()
-    of_table = Columns(
-        names[:at] + names[at + 1 :],
-        names[at] if names else "",
-        at,
-        delimiter,
-        marks,
-    )
-    return Dataset(x, y, classes, Path(path).stem, columns=of_table)
-
-
-def _column(table: Table, wanted: str | int) -> int:
-    """Return the place of a column that is given by name, or by its number from 0 or the end."""
-    count = len(table.columns)
-    if isinstance(wanted, str):
-        if wanted not in table.columns:
-            known = ", ".join(table.columns)
-            raise DataError(f"{table.path}: there is no column {wanted!r} (there are: {known})")
-        return table.columns.index(wanted)
-    if not -count <= wanted < count:
-        raise DataError(f"{table.path}: there is no column {wanted}: it has {count}")
-    return int(wanted) % count
-
-
-def _regression(table: Table, at: Sequence[int], delimiter: str, marks: tuple[str, ...]) -> Dataset:
-    """Return the samples of a table, some of whose columns are the numbers to predict."""
-    shown = [table.columns[column] for column in at]
-    if not at or len({*at}) < len(at):
-        raise DataError(f"{table.path}: target names one column or several, each once: {shown}")
-    others = [column for column in range(len(table.columns)) if column not in at]
-    if not others:
-        raise DataError(f"{table.path}: there is no column beside the targets, {', '.join(shown)}")
-    for row, column in np.argwhere(np.isnan(table.values[:, at])).tolist():
-        place = table.place(row, at[column])
-        raise DataError(f"{place}: the target is missing: leave the row out")
-    values = narrowed(table.values, np.float32, table.place)
-    names = table.columns if table.has_names else ()
-    of_table = Columns(
-        tuple(names[column] for column in others) if names else (),
-        delimiter=delimiter,
-        missing=marks,
-        targets=tuple(shown) if names else (),
-        targets_at=tuple(at),
-    )
-    return Dataset(
-        values[:, others],
-        values[:, [*at]],
-        0,
-        Path(table.path).stem,
-        columns=of_table,
-        task="regression",
-        targets=tuple(shown),
     )
 
 

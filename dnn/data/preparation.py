@@ -21,8 +21,26 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.errors import DataError
+from dnn.table import number_of
 
-__all__ = ["STEPS", "Brightness", "Impute", "Pixels", "Standardise", "Step", "prepared", "step_of"]
+__all__ = [
+    "STEPS",
+    "Brightness",
+    "Codes",
+    "Impute",
+    "OneHot",
+    "Pixels",
+    "Standardise",
+    "Step",
+    "prepared",
+    "step_of",
+]
+
+FLAG: Final = "flag"
+"""The kind of an attribute that is 0 or 1, made by a step."""
+CODE: Final = "code"
+"""The kind of an attribute that is a number of a category, from 1, for an embedding."""
+MEDIAN: Final = "median"
 
 
 class OnnxNodes(Protocol):
@@ -75,6 +93,19 @@ class Step:
     def check(self, features: int) -> None:
         """Raise a ValueError unless the numbers of the step are for so many features."""
 
+    @property
+    def inputs(self) -> int | None:
+        """How many numbers a sample has that the step takes; None if it takes any number."""
+        return None
+
+    def outputs(self, features: int) -> int:
+        """Return how many numbers a sample of so many features has behind the step."""
+        return features
+
+    def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return the kinds of attributes behind the step, from those before it."""
+        return tuple(kinds)
+
     def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
         """Add nodes that do what `apply` does; return the name of the last output.
 
@@ -120,41 +151,231 @@ class Brightness(Step):
 
 
 class Impute(Step):
-    """Missing cells (NaN) become the median of their attribute."""
+    """Missing cells (NaN) become a number of their attribute, learned from training rows.
+
+    Parameters
+    ----------
+    fill : array of float, shape (d,)
+        What a missing cell of each attribute becomes.
+    by : sequence of str, optional
+        What each of them is, for people, see `dnn.impute`; medians if left out.
+    indicators : sequence of int
+        Attributes for which there is a further one at the end: 1 where the cell was missing.
+    """
 
     name = "impute"
 
-    def __init__(self, medians: Array) -> None:
-        self.medians = np.asarray(medians, np.float32)
+    def __init__(self, fill: Array, by: Sequence[str] = (), indicators: Sequence[int] = ()) -> None:
+        self.fill = np.asarray(fill, np.float32)
+        self.by = tuple(by)
+        self.indicators = np.asarray([*indicators], np.int64)
 
     def apply(self, x: Array) -> Array:
         """Return the samples without NaN."""
-        return np.where(np.isnan(x), self.medians, x)
+        missing = np.isnan(x)
+        filled = np.where(missing, self.fill, x)
+        if not self.indicators.size:
+            return filled
+        return np.concatenate([filled, missing[:, self.indicators].astype(filled.dtype)], axis=1)
+
+    @property
+    def inputs(self) -> int:
+        """Number of attributes."""
+        return self.fill.size
+
+    def outputs(self, features: int) -> int:
+        """Return the number of attributes, indicators among them."""
+        return features + self.indicators.size
+
+    def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return the kinds of the attributes, those of indicators last."""
+        return (*kinds, *(FLAG for _ in self.indicators))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the medians."""
-        return {"medians": _numbers(self.medians)}
+        """Return the medians; or what else there is, and which it is."""
+        if {*self.by} <= {MEDIAN} and not self.indicators.size:
+            return {"medians": _numbers(self.fill)}
+        by = self.by or (MEDIAN,) * self.fill.size
+        return {"fill": _numbers(self.fill), "by": [*by], "indicators": self.indicators.tolist()}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Impute:
-        """Return the step with such medians."""
-        medians = _array(given["medians"])
-        if (abs(medians) > np.finfo(np.float32).max).any():
+        """Return the step with such numbers."""
+        fill = _array(given["medians"] if "medians" in given else given["fill"])
+        if (abs(fill) > np.finfo(np.float32).max).any():
             raise ValueError("medians are numbers in float32")
-        return cls(medians)
+        by, indicators = given.get("by", []), given.get("indicators", [])
+        if not isinstance(by, list) or not all(isinstance(each, str) for each in by):
+            raise TypeError("by is a list of texts")
+        if len(by) not in (0, fill.size) or not isinstance(indicators, list):
+            raise ValueError("each attribute is filled in one way")
+        return cls(fill, by, [_whole(each, 0, fill.size - 1) for each in indicators])
 
     def check(self, features: int) -> None:
-        """Raise a ValueError unless there is a median of each feature."""
-        _check_length(self.medians, (features,))
+        """Raise a ValueError unless there is a number for each feature."""
+        _check_length(self.fill, (features,))
 
     def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
-        """Add a choice between cells and medians."""
+        """Add a choice between cells and what fills them, and the indicators behind it."""
         missing = nodes.node("IsNaN", [x], f"{name}.missing")
-        medians = nodes.tensor(f"{name}.medians", self.medians)
-        return nodes.node("Where", [missing, medians, x], name)
+        fill = nodes.tensor(f"{name}.medians", self.fill)
+        if not self.indicators.size:
+            return nodes.node("Where", [missing, fill, x], name)
+        filled = nodes.node("Where", [missing, fill, x], f"{name}.filled")
+        at = nodes.tensor(f"{name}.at", self.indicators)
+        taken = nodes.node("Gather", [missing, at], f"{name}.taken", axis=1)
+        flags = nodes.cast(taken, np.float32, f"{name}.flags")
+        return nodes.node("Concat", [filled, flags], name, axis=1)
 
     def __str__(self) -> str:
-        return "impute: missing cells become the median of their column"
+        ways = [*dict.fromkeys(self.by or (MEDIAN,))]
+        what = " or ".join("a number" if number_of(way) is not None else way for way in ways)
+        what = what.replace("most_frequent", "most frequent value")
+        more = f", and {self.indicators.size} columns say where" if self.indicators.size else ""
+        return f"impute: missing cells become the {what} of their column{more}"
+
+
+class Categories(Step):
+    """Base of steps that turn codes of categories into what a network takes.
+
+    The columns of categories are taken out, and what they become stands behind all others. A code
+    that was in no training row, and a missing cell, are unknown. How many attributes there are
+    behind the step depends on the categories of the table alone, so it is the same in all splits.
+
+    Parameters
+    ----------
+    features : int
+        Number of attributes that the step takes.
+    counts : mapping of int to int
+        By the place of a column: how many categories the table has there.
+    codes : mapping of int to sequence of int
+        By the same places: the codes that were in training rows.
+    """
+
+    def __init__(
+        self, features: int, counts: Mapping[int, int], codes: Mapping[int, Sequence[int]]
+    ) -> None:
+        self.features = features
+        self.known: dict[int, Array] = {}
+        for at, count in counts.items():
+            # What no code equals stands for those of no training row.
+            self.known[at] = np.full(count, -1, np.float32)
+            self.known[at][[*codes[at]]] = codes[at]
+        self.others = np.array([at for at in range(features) if at not in self.known], np.int64)
+
+    @property
+    def inputs(self) -> int:
+        """Number of attributes that the step takes."""
+        return self.features
+
+    def apply(self, x: Array) -> Array:
+        """Return the other attributes, and behind them those of each column of categories."""
+        parts = [x[:, self.others]]
+        parts += [self._encoded(x[:, at], known) for at, known in self.known.items()]
+        return np.concatenate(parts, axis=1, dtype=np.float32)
+
+    def _encoded(self, column: Array, known: Array) -> Array:
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the number of attributes, and the count and the codes of each column."""
+        columns = [
+            {"at": at, "count": known.size, "codes": np.flatnonzero(known >= 0).tolist()}
+            for at, known in self.known.items()
+        ]
+        return {"features": self.features, "columns": columns}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Categories:
+        """Return the step with such codes."""
+        features = _whole(given["features"], 1)
+        counts, codes = {}, {}
+        for column in given["columns"]:
+            at = _whole(column["at"], 0, features - 1)
+            counts[at] = _whole(column["count"], 1, 1 << 24)
+            codes[at] = [_whole(code, 0, counts[at] - 1) for code in column["codes"]]
+        if sum(counts.values()) > 1 << 24:
+            raise ValueError("so many categories are none of a table")
+        if len(codes) != len(given["columns"]) or not codes:
+            raise ValueError("a step of categories has some columns, each once")
+        return cls(features, counts, codes)
+
+    def check(self, features: int) -> None:
+        """Raise a ValueError unless the step takes so many features."""
+        if features != self.features:
+            raise ValueError(f"a step for {self.features} features, and not for {features}")
+
+    def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
+        """Add a comparison of each column with its codes."""
+        x = nodes.cast(x, np.float32, f"{name}.single")
+        parts = []
+        if self.others.size:
+            others = nodes.tensor(f"{name}.others", self.others)
+            parts.append(nodes.node("Gather", [x, others], f"{name}.rest", axis=1))
+        for at, known in self.known.items():
+            place = nodes.tensor(f"{name}.at{at}", np.array([at]))
+            column = nodes.node("Gather", [x, place], f"{name}.column{at}", axis=1)
+            codes = nodes.tensor(f"{name}.codes{at}", known[None])
+            equal = nodes.node("Equal", [column, codes], f"{name}.equal{at}")
+            flags = nodes.cast(equal, np.float32, f"{name}.flags{at}")
+            parts.append(self._write_encoded(nodes, flags, known.size, f"{name}.encoded{at}"))
+        return nodes.node("Concat", parts, name, axis=1)
+
+    def _write_encoded(self, nodes: OnnxNodes, flags: str, count: int, name: str) -> str:
+        return flags
+
+
+class OneHot(Categories):
+    """A column of categories becomes a column of 0 and 1 for each of them; unknown ones: 0."""
+
+    name = "one_hot"
+
+    def _encoded(self, column: Array, known: Array) -> Array:
+        flags: Array = (column[:, None] == known).astype(np.float32)
+        return flags
+
+    def outputs(self, features: int) -> int:
+        """Return how many attributes there are behind the step."""
+        return self.others.size + sum(each.size for each in self.known.values())
+
+    def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return the kinds of the others, and behind them those of 0 and 1."""
+        flags = sum(each.size for each in self.known.values())
+        return (*(kinds[at] for at in self.others), *(FLAG for _ in range(flags)))
+
+    def __str__(self) -> str:
+        count = sum(each.size for each in self.known.values())
+        what = "a column" if len(self.known) == 1 else f"{len(self.known)} columns"
+        return f"one_hot: {what} of categories become {count} of 0 and 1; unknown ones are 0"
+
+
+class Codes(Categories):
+    """A column of categories becomes the number of each, from 1, for an embedding; unknown: 0."""
+
+    name = "codes"
+
+    def _encoded(self, column: Array, known: Array) -> Array:
+        is_code = (column >= 0) & (column < known.size)
+        places = np.where(is_code, column, 0).astype(np.intp)
+        is_known = is_code & (known[places] == column)
+        return np.where(is_known, column + 1, 0).astype(np.float32)[:, None]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many numbers each column may hold, that of unknown ones among them."""
+        return tuple(each.size + 1 for each in self.known.values())
+
+    def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return the kinds of the others, and behind them those of codes."""
+        return (*(kinds[at] for at in self.others), *(CODE for _ in self.known))
+
+    def _write_encoded(self, nodes: OnnxNodes, flags: str, count: int, name: str) -> str:
+        numbers = np.arange(1, count + 1, dtype=np.float32)[:, None]
+        return nodes.node("MatMul", [flags, nodes.tensor(f"{name}.numbers", numbers)], name)
+
+    def __str__(self) -> str:
+        what = "a column" if len(self.known) == 1 else f"{len(self.known)} columns"
+        return f"codes: {what} of categories become numbers for an embedding; unknown ones are 0"
 
 
 class Standardise(Step):
@@ -244,6 +465,15 @@ class Pixels(Step):
             raise ValueError("images without pixels")
         return cls((channels, height, width), rows, columns)
 
+    @property
+    def inputs(self) -> int:
+        """Number of pixels of a raw image."""
+        return math.prod(self.shape)
+
+    def outputs(self, features: int) -> int:
+        """Return the number of pixels of an image behind the step."""
+        return self.shape[0] * self.rows.size * self.columns.size
+
     def check(self, features: int) -> None:
         """Raise a ValueError unless raw images have so many pixels."""
         if math.prod(self.shape) != features:
@@ -269,7 +499,7 @@ class Pixels(Step):
 
 
 STEPS: Final[Mapping[str, type[Step]]] = {
-    step.name: step for step in (Brightness, Impute, Pixels, Standardise)
+    step.name: step for step in (Brightness, Impute, OneHot, Codes, Pixels, Standardise)
 }
 """All steps, by the names that files have."""
 

@@ -44,6 +44,16 @@ class TargetScale:
         # Rounding leaves a constant target with a deviation of about its size times 1e-16.
         return cls(mean, np.where(deviation > 1e-12 * np.abs(mean), deviation, 1.0))
 
+    @classmethod
+    def of_counts(cls, y: Array) -> TargetScale:
+        """Return the scale of counts (n, targets): shifted by nothing, and divided by their mean.
+
+        The loss of counts has its minimum at the same expected numbers whatever they are divided
+        by.
+        """
+        mean = y.mean(axis=0, dtype=np.float64)
+        return cls(np.zeros_like(mean), np.where(mean > 0, mean, 1.0))
+
     def apply(self, y: Array) -> Array:
         """Return targets as a network learns them, in float32."""
         return ((y - self.mean) / self.deviation).astype(np.float32)

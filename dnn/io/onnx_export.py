@@ -29,6 +29,7 @@ from dnn.layers import (
     Conv1D,
     Conv2D,
     Dropout,
+    EmbedColumns,
     Embedding,
     Flatten,
     FullyConnected,
@@ -323,6 +324,24 @@ def _embedding(writer: _Writer, layer: Embedding, x: str) -> str:
     return writer.node("Gather", [weight, x], layer.name, axis=0)
 
 
+def _embed_columns(writer: _Writer, layer: EmbedColumns, x: str) -> str:
+    name = layer.name
+    first = layer.first
+    parts = []
+    if first:
+        others = writer.tensor(f"{name}.others", np.arange(first))
+        parts.append(writer.node("Gather", [x, others], f"{name}.rest", axis=1))
+    for at in range(len(layer.count)):
+        vectors = writer.arrays[f"{name}.weight_{at + 1}"].copy()
+        vectors[0] = 0.0
+        place = writer.tensor(f"{name}.at_{at + 1}", np.array(first + at))
+        column = writer.node("Gather", [x, place], f"{name}.column_{at + 1}", axis=1)
+        codes = writer.cast(column, np.int64, f"{name}.codes_{at + 1}")
+        weight = writer.tensor(f"{name}.weight_{at + 1}", vectors)
+        parts.append(writer.node("Gather", [weight, codes], f"{name}.vectors_{at + 1}", axis=0))
+    return writer.node("Concat", parts, name, axis=1)
+
+
 def _recurrent(writer: _Writer, layer: RNN | LSTM | GRU, x: str) -> str:
     if layer.lengths is not None or layer.initial != "zeros":
         message = "lengths of sequences and trained starts are not written in ONNX"
@@ -401,6 +420,7 @@ _WRITE: dict[type[Layer], Callable[[_Writer, Any, str], str]] = {
     Conv1D: _conv1d,
     Conv2D: _conv2d,
     Dropout: _dropout,
+    EmbedColumns: _embed_columns,
     Embedding: _embedding,
     Flatten: _flatten,
     FullyConnected: _fully_connected,

@@ -56,6 +56,7 @@ __all__ = [
     "read_checkpoint",
     "require_safetensors",
     "save_checkpoint",
+    "write_arrays",
     "write_whole",
 ]
 
@@ -105,7 +106,7 @@ def save_checkpoint(
     MissingDependencyError
         If safetensors is not installed.
     """
-    library = require_safetensors()
+    require_safetensors()
     gathered = model._scheme.gathered(model._network, model._update)
     arrays = {name: np.asarray(array, order="C") for name, array in gathered.items()}
     progress = model._progress
@@ -118,14 +119,21 @@ def save_checkpoint(
         "steps": model._update.steps_done,
         "history": dataclasses.asdict(model.history),
         "progress": progress and dataclasses.asdict(progress),
-        "checksum": _checksum(arrays),
         "model": described,
     }
     communicator = model._scheme.communicator
     if communicator is None or communicator.rank == 0:
-        text = json.dumps(about)
-        metadata = {"dnn": text, _CRC: str(zlib.crc32(text.encode()))}
-        write_whole(path, library.save(arrays, metadata=metadata))
+        write_arrays(path, arrays, about)
+
+
+def write_arrays(
+    path: str | PathLike[str], arrays: Mapping[str, Array], about: Mapping[str, Any]
+) -> None:
+    """Write arrays and values of JSON, with a ``version``, for `read_checkpoint`."""
+    library = require_safetensors()
+    text = json.dumps({**about, "checksum": _checksum(arrays)})
+    metadata = {"dnn": text, _CRC: str(zlib.crc32(text.encode()))}
+    write_whole(path, library.save(dict(arrays), metadata=metadata))
 
 
 def write_whole(path: str | PathLike[str], raw: bytes) -> None:
@@ -252,7 +260,7 @@ def _described(
     if data is not None:
         about["data"] = {
             "name": data.name,
-            "features": data.features,
+            "features": data.raw_features,
             "shape": list(data.image_shape or data.sequence_shape or ()),
             "class_names": list(data.class_names),
             "columns": None if data.columns is None else data.columns.to_json(),
@@ -272,7 +280,7 @@ def _check_data(model: NeuralNetwork, data: Dataset) -> None:
     from dnn.data.preparation import prepared
 
     wanted = model._network.input_shape
-    given = prepared(np.zeros((1, data.features), np.float32), data.preparation).size
+    given = prepared(np.zeros((1, data.raw_features), np.float32), data.preparation).size
     if given != int(np.prod(wanted)):
         message = f"a sample of {data.name} has {given} values, and the network takes {wanted}"
         raise ShapeError("save", message, (given,), wanted)

@@ -79,6 +79,8 @@ class Networks:
         self._progress: EpochProgress | None = None
         # By its number, the state of each network when the plan was last made smaller.
         self._ended: dict[int, State] = {}
+        # The networks of the present plan, in their order.
+        self._active: tuple[int, ...] = tuple(range(len(self._seeds)))
 
     def _use(self, update: Update | LossScaling) -> None:
         """Use an update for the parameters from now on, and a new trainer."""
@@ -304,6 +306,7 @@ class Fit:
         networks._overflowed_in = {}
         active = tuple(indices)
         while active:
+            networks._active = active
             samples = self.training.of_networks(active)
             orders = self._orders(samples, active)
             staying = active
@@ -322,6 +325,7 @@ class Fit:
             active = staying
         if ended:
             networks._regroup([ended[k] for k in indices], indices)
+        networks._active = tuple(indices)
 
     def stop(self, k: int, reason: str) -> None:
         """Stop training a network; its histories keep the reason."""

@@ -23,7 +23,7 @@ from dnn.optimizers import Update
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import Network
 
-__all__ = ["Snapshot", "State", "load_states", "states_of", "trained_arrays"]
+__all__ = ["Snapshot", "State", "load_states", "states_of", "trained_arrays", "weights_of_each"]
 
 Snapshot = dict[str, Array]
 """Copies of parameters and running statistics by name, on the device of the network."""
@@ -50,6 +50,16 @@ def trained_arrays(network: Network, update: Update | LossScaling) -> dict[str, 
         name: array
         for name, array, _ in _named(network, update)
         if not name.startswith("hyperparameter/")
+    }
+
+
+def weights_of_each(network: Network, update: Update | LossScaling) -> dict[str, Array]:
+    """Return the arrays of a `Snapshot` of K networks, each with an axis of networks in front."""
+    kept = ("parameter/", "state/", "optimizer/average/")
+    return {
+        name: array
+        for name, array, differs in _named(network, update)
+        if differs and name.startswith(kept)
     }
 
 

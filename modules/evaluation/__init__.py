@@ -6,31 +6,30 @@
     k_fold      every row is scored once a repeat; the best of K is still optimistic
     nested      the choice is made inside each outer fold, and scored on rows that had no part in it
 
-`splits` cuts rows as a workflow file says and lists what a trial has to train, and `bias`
-compares the score of the best trial with an honest estimate.
+`folds` cuts rows at random and `by_column` by a column of their table; `splits` does it as a
+workflow file says and lists what a trial has to train, and `bias` compares the score of the best
+trial with an honest estimate.
 """
 
 from .bias import BiasReport, SelectionBias, luck
+from .folds import EvaluationError, Fold, NestedFold, holdout, k_fold, nested_folds
+from .oddities import oddities
 from .splits import (
+    SPLIT_COLUMNS,
     Evaluated,
-    EvaluationError,
     EvaluationOptions,
-    Fold,
-    NestedFold,
     PreparedSplits,
     SplitData,
     TrainingJob,
     collect,
-    holdout,
     jobs_of,
-    k_fold,
     means,
-    nested_folds,
-    oddities,
     prepared,
+    strata_of,
 )
 
 __all__ = [
+    "SPLIT_COLUMNS",
     "BiasReport",
     "Evaluated",
     "EvaluationError",
@@ -50,4 +49,5 @@ __all__ = [
     "nested_folds",
     "oddities",
     "prepared",
+    "strata_of",
 ]

@@ -7,188 +7,37 @@ together.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from ..problems import problem
+from ..tabular import TAKES
+from .by_column import (
+    folds_by_time,
+    folds_by_word,
+    grouped_folds,
+    grouped_holdout,
+    holdout_by_time,
+)
+from .errors import standard_errors
+from .folds import EvaluationError, Fold, NestedFold, Rows, holdout, k_fold, nested_folds
+
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from dnn import Augmentation, Dataset
 
-Rows: TypeAlias = "npt.NDArray[np.intp]"
+ClassWeight: TypeAlias = "Literal['balanced'] | Mapping[str, float]"
 _SHOWN: Final = 8
 """Most labels that a remark names."""
-
-
-class EvaluationError(ValueError):
-    """Rows cannot be split as the options ask."""
-
-
-@dataclass(frozen=True)
-class Fold:
-    """A split of rows into those to train on and those to score."""
-
-    train: Rows
-    test: Rows
-    """Row numbers in rising order; the two are disjoint, and together all rows that were split."""
-
-
-@dataclass(frozen=True)
-class NestedFold(Fold):
-    """A split whose training rows are split again, for the choice."""
-
-    inner: tuple[Fold, ...]
-    """Splits of `train`; none of them has a row of `test`."""
-
-
-def holdout(y: npt.ArrayLike, fraction: float, seed: int = 0, stratified: bool = True) -> Fold:
-    """Split rows once, at random, into rows to train on and rows to score.
-
-    Parameters
-    ----------
-    y : array of int, shape (n,)
-        Classes.
-    fraction : float, between 0 and 1
-        Share of the rows to score.
-    seed : int, not negative
-    stratified : bool
-        Whether each class has its share in both parts, to within a row.
-
-    Raises
-    ------
-    EvaluationError
-        If either part would be empty.
-    """
-    import numpy as np
-
-    labels = np.asarray(y)
-    wanted = round(len(labels) * fraction)
-    if not 0 < wanted < len(labels):
-        raise EvaluationError(f"{len(labels)} rows cannot be split at {fraction}")
-    order = _shuffled(labels, _generator(seed, 0, 0), stratified)
-    # Where the rows of a class lie together, every 1 / fraction-th row takes each class's share.
-    places = np.floor((np.arange(wanted) + 0.5) * len(labels) / wanted).astype(np.intp)
-    return _fold(np.arange(len(labels)), order[places])
-
-
-def k_fold(
-    y: npt.ArrayLike, folds: int, seed: int = 0, repeats: int = 1, stratified: bool = True
-) -> list[Fold]:
-    """Split rows so that each is scored once, and again in each repeat.
-
-    Parameters
-    ----------
-    y : array of int, shape (n,)
-        Classes.
-    folds : int, at least 2
-    seed : int, not negative
-    repeats : int
-        Each with a shuffle of its own.
-    stratified : bool
-        Whether each class is spread evenly: its rows in two folds differ by one at most.
-
-    Returns
-    -------
-    list of Fold
-        ``folds * repeats``; sizes within a repeat differ by one at most.
-
-    Raises
-    ------
-    EvaluationError
-        If there are fewer rows, or rows of a class, than folds.
-    """
-    import numpy as np
-
-    labels = np.asarray(y)
-    return _k_fold(labels, np.arange(len(labels)), folds, (seed, 0), repeats, stratified)
-
-
-def nested_folds(
-    y: npt.ArrayLike,
-    folds: int,
-    inner_folds: int,
-    seed: int = 0,
-    repeats: int = 1,
-    stratified: bool = True,
-) -> list[NestedFold]:
-    """Split rows as `k_fold` does, and the training rows of each fold again into `inner_folds`.
-
-    An `EvaluationError` if there are too few rows.
-    """
-    import numpy as np
-
-    labels = np.asarray(y)
-    return [
-        NestedFold(
-            fold.train,
-            fold.test,
-            tuple(_k_fold(labels, fold.train, inner_folds, (seed, number + 1), 1, stratified)),
-        )
-        for number, fold in enumerate(k_fold(labels, folds, seed, repeats, stratified))
-    ]
-
-
-def _k_fold(
-    labels: npt.NDArray[Any],
-    rows: Rows,
-    folds: int,
-    seed: tuple[int, ...],
-    repeats: int,
-    stratified: bool,
-) -> list[Fold]:
-    _check(labels[rows], folds, stratified)
-    found = []
-    for repeat in range(repeats):
-        order = _shuffled(labels[rows], _generator(*seed, repeat), stratified)
-        # Every `folds`-th row of the order goes into the same fold.
-        found += [_fold(rows, rows[order[start::folds]]) for start in range(folds)]
-    return found
-
-
-def _shuffled(labels: npt.NDArray[Any], generator: np.random.Generator, stratified: bool) -> Rows:
-    """Return the indices of rows in random order, grouped by class if `stratified`."""
-    import numpy as np
-
-    order = generator.permutation(len(labels))
-    if stratified:
-        order = order[np.argsort(labels[order], kind="stable")]
-    return order.astype(np.intp, copy=False)
-
-
-def _fold(rows: Rows, test: Rows) -> Fold:
-    import numpy as np
-
-    return Fold(np.setdiff1d(rows, test, assume_unique=True), np.sort(test))
-
-
-def _check(labels: npt.NDArray[Any], folds: int, stratified: bool) -> None:
-    import numpy as np
-
-    if folds < 2:
-        raise EvaluationError(f"{folds} folds: at least 2 are needed to have rows to train on")
-    if len(labels) < folds:
-        raise EvaluationError(f"{len(labels)} rows cannot be cut into {folds} folds")
-    if stratified:
-        classes, counts = np.unique(labels, return_counts=True)
-        if counts.min() < folds:
-            rare = classes[counts.argmin()]
-            raise EvaluationError(
-                f"class {rare} has {counts.min()} rows, too few for {folds} folds each of which "
-                "has its share; use fewer folds, or stratified = false"
-            )
-
-
-def _generator(*seed: int) -> np.random.Generator:
-    import numpy as np
-
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
 
 
 _ONLY = {
@@ -197,6 +46,16 @@ _ONLY = {
     "inner_folds": ("nested",),
     "repeats": ("k_fold", "nested"),
 }
+
+
+SPLIT_COLUMNS: Final[Mapping[str, str]] = {
+    "groups": "a column of the table: rows in which it is equal, as of one patient, stay together",
+    "time": "a column of the table, numbers or dates: rows are trained on that are earlier than "
+    "those that are scored",
+    "split": "a column of the table that says train, validation or test; test rows score what was "
+    "chosen by validation rows",
+}
+"""Options that name a column by which rows are split, and what each means."""
 
 
 class EvaluationOptions(BaseModel):
@@ -211,6 +70,9 @@ class EvaluationOptions(BaseModel):
     repeats: int = Field(1, ge=1, description="of all folds, with another shuffle")
     stratified: bool = Field(True, description="whether each class has its share in every fold")
     seed: int = Field(0, ge=0, description="of the splits; the same for every trial")
+    groups: str | None = Field(None, description=SPLIT_COLUMNS["groups"])
+    time: str | None = Field(None, description=SPLIT_COLUMNS["time"])
+    split: str | None = Field(None, description=SPLIT_COLUMNS["split"])
 
     @model_validator(mode="before")
     @classmethod
@@ -231,11 +93,40 @@ class EvaluationOptions(BaseModel):
                     )
         return table
 
-    def split(self, y: npt.ArrayLike) -> list[Fold]:
+    @model_validator(mode="after")
+    def _check_columns(self) -> EvaluationOptions:
+        given = self.columns
+        if len(given) > 1:
+            raise problem(
+                f"{' and '.join(given)}: rows are split by one column", "keep one of them"
+            )
+        of_random = {"repeats", "seed", "stratified"} & self.model_fields_set
+        if self.time is not None and of_random:
+            raise problem(
+                f"time orders the rows, and {min(of_random)} is of random splits", "remove it"
+            )
+        if self.split is not None and self.model_fields_set - {"split"}:
+            other = min(self.model_fields_set - {"split"})
+            raise problem(f"split says which rows are scored, and {other} too", f"remove {other}")
+        return self
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column by which rows are split, by its option; empty if they are split at random."""
+        return {name: column for name in SPLIT_COLUMNS if (column := getattr(self, name))}
+
+    def cut(self, y: npt.ArrayLike, beside: Mapping[str, Any] | None = None) -> list[Fold]:
         """Return the splits of rows with these classes, `NestedFold` for nested ones.
 
-        An `EvaluationError` if there are too few rows.
+        `beside` are columns of the table by their names. An `EvaluationError` if there are too few
+        rows, or no such column.
         """
+        for option, column in self.columns.items():
+            if column not in (beside or {}):
+                raise EvaluationError(
+                    f"{option} = {column!r}: there is no such column beside the samples"
+                )
+            return self._cut_by_column(y, option, column, (beside or {})[column])
         if self.method == "holdout":
             return [holdout(y, self.fraction, self.seed, self.stratified)]
         if self.method == "k_fold":
@@ -245,77 +136,46 @@ class EvaluationOptions(BaseModel):
         )
         return list(nested)
 
+    def _cut_by_column(
+        self, y: npt.ArrayLike, option: str, name: str, column: npt.NDArray[Any]
+    ) -> list[Fold]:
+        import numpy as np
 
-def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str]:
-    """Yield a line, with its remedy, for each thing that is odd.
+        strata = np.asarray(y)
+        if option == "split":
+            return folds_by_word(column, name)
+        if self.method == "holdout":
+            if option == "time":
+                return [holdout_by_time(column, name, self.fraction)]
+            how = self.fraction, self.seed, self.stratified
+            return [grouped_holdout(strata, column, name, *how)]
 
-    Labels without rows, such as 0 where labels begin with 1; a single class; classes that are
-    scored and never trained on; rows to score that equal rows to train on. `splits` are the rows to
-    train on and those to score in each training of a trial.
+        def folds(rows: Rows, count: int, seed: tuple[int, ...], repeats: int) -> list[Fold]:
+            if option == "time":
+                return folds_by_time(column, name, rows, count)
+            return grouped_folds(strata, column, name, rows, count, seed, repeats, self.stratified)
+
+        outer = folds(np.arange(len(strata)), self.folds, (self.seed, 0), self.repeats)
+        if self.method == "k_fold":
+            return outer
+        return [
+            NestedFold(
+                fold.train,
+                fold.test,
+                tuple(folds(fold.train, self.inner_folds, (self.seed, number + 1), 1)),
+            )
+            for number, fold in enumerate(outer)
+        ]
+
+
+def strata_of(data: Dataset) -> npt.NDArray[Any]:
+    """Return the classes of the rows, of which each part of a split gets its share.
+
+    Where there are no classes, all rows are of one.
     """
     import numpy as np
 
-    there = np.flatnonzero(data.class_counts)
-    if len(there) == 1:
-        yield (
-            f"{data.name}: all {len(data):,} rows have the label {there[0]}: there is nothing to "
-            "learn; look whether the column of the labels is the right one"
-        )
-        return
-    absent = np.flatnonzero(data.class_counts == 0)
-    if absent.tolist() == [0]:
-        yield (
-            f"{data.name}: the labels begin with 1, and networks have an output for a class 0 too: "
-            "number the labels from 0"
-        )
-    elif len(absent):
-        yield (
-            f"{data.name}: no row has the label {_listed(absent)}, and networks have an output for "
-            f"each label up to {data.classes - 1}: number the labels from 0, without gaps"
-        )
-    equal = _numbered(data.x)
-    is_unseen = np.zeros(data.classes, bool)
-    is_known, is_in_test = (np.zeros(len(data), bool) for _ in range(2))
-    for train, test in splits:
-        is_unseen[np.setdiff1d(data.y[test], data.y[train])] = True
-        seen = np.zeros(len(data), bool)
-        seen[equal[train]] = True
-        is_known[test[seen[equal[test]]]] = True
-        is_in_test[test] = True
-    if is_unseen.any():
-        names = _listed(np.flatnonzero(is_unseen))
-        yield (
-            f"{data.name}: rows of class {names} are scored by networks that were trained on none: "
-            "add rows, or leave that class out"
-        )
-    if is_known.any():
-        count, of = int(is_known.sum()), int(is_in_test.sum())
-        yield (
-            f"{data.name}: {count:,} of {of:,} rows that are scored ({_percent(count, of)}) equal "
-            "rows that were trained on, so scores are better than on new rows: keep equal rows once"
-        )
-
-
-def _numbered(x: npt.NDArray[Any]) -> Rows:
-    """Return a number for each row, the same for rows of equal values."""
-    import numpy as np
-
-    # + 0 makes a zero of a negative zero. A hash of 64 bits: two rows of a million that differ
-    # have the same by a chance of one in ten million.
-    hashes = np.array([hash((row + 0).tobytes()) for row in x])
-    numbers: Rows = np.unique(hashes, return_inverse=True)[1].astype(np.intp, copy=False)
-    return numbers
-
-
-def _listed(labels: npt.NDArray[Any]) -> str:
-    names = [str(label) for label in labels[:_SHOWN]]
-    more = len(labels) - len(names)
-    return " or ".join([", ".join(names), *([f"{more} more"] if more else [])])
-
-
-def _percent(count: int, of: int) -> str:
-    share = 100 * count / of
-    return f"{share:.0f}%" if share >= 1 else f"{share:.1g}%"
+    return np.zeros(len(data), np.intp) if data.strata is None else data.strata
 
 
 # -- the trainings of a trial ---------------------------------------------------------------------
@@ -352,11 +212,14 @@ class Evaluated:
     """For each nested split, the metrics on rows that have no part in the choice; else empty."""
     rows: int = 0
     """How many rows are scored in a split, rounded down; 0 where that is unknown."""
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """Standard errors of metrics over the rows of the only split, where they are known."""
 
     def splits(self) -> dict[str, Any]:
         """Return the metrics of each split as plain values, for a ledger."""
         if len(self.choice) == 1 and not self.test:
-            return {"rows": self.rows}  # the metrics are those of the only split
+            errors = {"errors": dict(self.errors)} if self.errors else {}
+            return {"rows": self.rows, **errors}  # the metrics are those of the only split
         return {"rows": self.rows, "choice": list(self.choice), "test": list(self.test)}
 
     @classmethod
@@ -364,7 +227,8 @@ class Evaluated:
         """Return the evaluation whose metrics and `splits` these are."""
         own = dict(metrics)
         choice = tuple(splits.get("choice", (own,)))
-        return cls(own, choice, tuple(splits.get("test", ())), splits["rows"])
+        test = tuple(splits.get("test", ()))
+        return cls(own, choice, test, splits["rows"], splits.get("errors", {}))
 
 
 def jobs_of(splits: Sequence[Fold]) -> list[TrainingJob]:
@@ -378,18 +242,61 @@ def jobs_of(splits: Sequence[Fold]) -> list[TrainingJob]:
 
 
 def prepared(
-    data: Dataset, job: TrainingJob | Fold, standardise_by: str | None = None
+    data: Dataset,
+    job: TrainingJob | Fold,
+    standardise_by: str | None = None,
+    impute_by: Any = None,
+    encode_by: Any = None,
 ) -> tuple[Dataset, Dataset]:
-    """Return the rows to train on and the rows to score, without gaps and standardised.
+    """Return the rows to train on and the rows to score, without gaps, encoded and standardised.
 
-    Missing cells are filled and values scaled, as `dnn.standardise` does it, from the training rows
-    alone: a preparation learned from all rows would tell the model about those that score it.
+    Missing cells are filled, categories encoded and values scaled, as `dnn.impute`, `dnn.encode`
+    and `dnn.standardise` do it, from the training rows alone: a preparation learned from all rows
+    would tell the model about those that score it.
     """
-    from dnn import impute, standardise
+    from dnn import encode, impute, standardise
 
-    parts = impute(data.take(job.train), data.take(job.test))
+    parts = encode(*impute(data.take(job.train), data.take(job.test), by=impute_by), by=encode_by)
     train, test = standardise(*parts, by=standardise_by)
     return train, test
+
+
+def training_weights(
+    training: Dataset, class_weight: ClassWeight | None
+) -> npt.NDArray[Any] | None:
+    """Return the weights of training rows, with mean 1; None if all weigh the same.
+
+    They are the product of a row's own weight and of that of its class: ``"balanced"``, or by name
+    or number. An `EvaluationError` if there is no such class.
+    """
+    import numpy as np
+
+    from dnn import class_weights
+
+    weights = training.weights
+    if class_weight is not None:
+        if training.task != "classification":
+            raise EvaluationError(
+                f"class_weight is of classes, and {training.name} is for {training.task}"
+            )
+        given: Any = class_weight
+        if not isinstance(class_weight, str):
+            names = [str(name) for name in training.class_names or range(training.classes)]
+            for name in class_weight:
+                if name not in names:
+                    there = ", ".join(names[:_SHOWN])
+                    raise EvaluationError(
+                        f"class_weight: {training.name} has no class {name!r} (it has {there})"
+                    )
+            given = {names.index(name): weight for name, weight in class_weight.items()}
+        of_rows = class_weights(training.y, training.classes, given)[training.y]
+        weights = of_rows if weights is None else weights * of_rows
+    if weights is None:
+        return None
+    mean = float(np.mean(weights, dtype=np.float64))
+    if not mean > 0:
+        raise EvaluationError(f"{training.name}: all rows to train on have the weight 0")
+    return weights / mean
 
 
 class SplitData:
@@ -399,10 +306,14 @@ class SplitData:
     ----------
     training, validation : DeviceData
         Rows to train on, rows to score.
-    count, features, classes : int
-        Rows to train on, columns, classes.
+    count, features, outputs : int
+        Rows to train on, columns, and how many numbers a network puts out.
+    takes : str
+        What the targets are, as `dnn.Loss.takes` has it.
     shape : tuple of int, optional
         Channels, height and width, if each row is an image; time steps and features of sequences.
+    embeds : tuple of int
+        How many categories each of the last columns has, where they are to be embedded.
     in_rows : bool
         Whether images are flattened to rows of numbers; images to augment keep their shape.
     prepared : Dataset
@@ -410,7 +321,11 @@ class SplitData:
     """
 
     def __init__(
-        self, training: Dataset, validation: Dataset, augment: Sequence[Augmentation] = ()
+        self,
+        training: Dataset,
+        validation: Dataset,
+        augment: Sequence[Augmentation] = (),
+        class_weight: ClassWeight | None = None,
     ) -> None:
         from dnn import DeviceData, Images
 
@@ -427,11 +342,30 @@ class SplitData:
         self.prepared = training
         if isinstance(x, Images):
             self.prepared = replace(training, preparation=(*training.preparation, *x.still()))
-        self.training = DeviceData(x, training.y)
-        self.validation = DeviceData(held_out, validation.y)
+        deviation = None if training.scale is None else training.scale.deviation
+        weights = training_weights(training, class_weight)
+        self.training = DeviceData(x, training.y, weights=weights, deviation=deviation)
+        self.validation = DeviceData(held_out, validation.y, deviation=deviation)
         self.count, self.features = len(x), math.prod(x.shape[1:])
-        self.classes = training.classes
+        self.outputs, self.takes = training.outputs, TAKES[training.task]
+        self.embeds = training.embeds
         self.in_rows = not augment
+
+    def in_units(self, predicted: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return predictions in the units of the file, if targets were scaled."""
+        scale = self.prepared.scale
+        return predicted if scale is None else scale.in_units(predicted)
+
+    def standard_errors(self, predicted: npt.NDArray[Any]) -> dict[str, float]:
+        """Return the standard errors of metrics of predictions for the rows to score.
+
+        Empty unless the targets are numbers.
+        """
+        if self.takes != "values":
+            return {}
+        deviation = self.validation.deviation
+        y: Any = self.validation.y
+        return standard_errors(y, predicted, 1.0 if deviation is None else deviation)
 
     @property
     def is_sequence(self) -> bool:
@@ -450,6 +384,10 @@ class PreparedSplits:
         How images are changed at random, once they are standardised.
     split : mapping, optional
         The options by which the rows were split, for people.
+    impute_by, encode_by : optional
+        How missing cells are filled and categories encoded, see `dnn.impute` and `dnn.encode`.
+    class_weight : "balanced" or mapping of name to float, optional
+        Weights of classes in training.
 
     Notes
     -----
@@ -463,14 +401,31 @@ class PreparedSplits:
         standardise_by: str | None = None,
         augment: Sequence[Augmentation] = (),
         split: Mapping[str, Any] | None = None,
+        impute_by: Any = None,
+        encode_by: Any = None,
+        class_weight: ClassWeight | None = None,
     ) -> None:
         self.augment = tuple(augment)
+        self._class_weight = class_weight
         self.split = dict(split or {})
         self.jobs = tuple(jobs)
         self._data = data
-        self._standardise_by = standardise_by
+        self._ways = (standardise_by, impute_by, encode_by)
         self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
         self._kept: dict[int, SplitData] = {}
+        self._are_counts = False
+
+    @property
+    def data(self) -> Dataset:
+        """All rows, as they were read."""
+        return self._data
+
+    @cached_property
+    def of_counts(self) -> PreparedSplits:
+        """The same trainings for losses of counts, whose targets are scaled and not shifted."""
+        found = copy.copy(self)
+        found._are_counts, found._kept = True, {}
+        return found
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -478,8 +433,7 @@ class PreparedSplits:
     def __getitem__(self, number: int) -> SplitData:
         data = self._kept.get(number)
         if data is None:
-            parts = prepared(self._data, self.jobs[number], self._standardise_by)
-            data = SplitData(*parts, self.augment)
+            data = self._split(self.jobs[number])
             if self._keeps:
                 self._kept[number] = data
         return data
@@ -490,7 +444,21 @@ class PreparedSplits:
 
         rows = np.arange(len(self._data))
         everything = TrainingJob(rows, rows, outer=0)
-        return SplitData(*prepared(self._data, everything, self._standardise_by), self.augment)
+        return self._split(everything)
+
+    def _split(self, job: TrainingJob) -> SplitData:
+        parts = prepared(self._data, job, *self._ways)
+        if self._are_counts:
+            by = parts[0].scale
+            assert by is not None  # targets of a regression always have one
+            scale = by.of_counts(self._data.y[job.train])
+            given = zip(parts, (job.train, job.test), strict=True)
+            train, test = (
+                replace(part, y=scale.apply(self._data.y[rows]), scale=scale)
+                for part, rows in given
+            )
+            parts = train, test
+        return SplitData(*parts, self.augment, self._class_weight)
 
     def describe(self) -> dict[str, Any]:
         """Return which rows the model of a trial is trained on, and on which it is scored."""

@@ -82,6 +82,8 @@ class SweepPlan:
     """Options of the sweep as plain values: the first line of the ledger."""
     warm_start: str | None = None
     """An earlier sweep whose results count, as the file names it."""
+    log: tuple[str, ...] = ()
+    """Reporters on request that take each trial as it ends."""
 
 
 def run_master(
@@ -250,7 +252,8 @@ class _MasterLoop:
         self._steer(at_once=True)
         self._dispatcher.give_out()
         # Only now, as it takes some milliseconds to find reporters: trainers have work meanwhile.
-        self._log = TrialLog(self._ctx.run_dir, self._path.parent.name, recorded)
+        name, asked = self._path.parent.name, self._plan.log
+        self._log = TrialLog(self._ctx.run_dir, name, recorded, asked)
         while self._goes_on():
             self._output.show()
             self._warn(self._log.new_problems())

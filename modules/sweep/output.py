@@ -20,6 +20,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 from diel import __version__, file_opener, open_regular, replacing
 
 from ..objective import Objective, ObjectiveError
+from ..trial import SPLITS, is_splits
+from ..trial_plan import SEEDS
 from .leases import TrialQueue
 from .ledger import (
     DIVERGED,
@@ -299,6 +301,9 @@ def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
         for objective in objectives:
             if isinstance(row.get(objective.text), str):  # else the column is text in all rows
                 del row[objective.text]
+        seeds = record[SPLITS].get(SEEDS) if is_splits(record.get(SPLITS)) else None
+        for number, each in enumerate(seeds if isinstance(seeds, list) else (), 1):
+            row |= {f"{name}_seed_{number}": value for name, value in as_numbers(each).items()}
         for name in _OWN:
             if name in record:
                 row[name] = record[name]

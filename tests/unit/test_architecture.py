@@ -61,17 +61,19 @@ LAYERS = {
     "modules": """
         attributes problems
         layer_list
-        hyperparameters parallel pareto space tabular trial
+        hyperparameters parallel pareto predictions space tabular trial
         objective strategies
         evaluation
+        trial_plan
         options report
         search
         sweep
-        compute sklearn_trainer torch_trainer trainer_options
+        checkpoints compute sklearn_trainer torch_trainer
+        trainer_options
         fused
         training
         master trainer
-        reporter
+        reporter tensorboard
     """,
 }
 LAYER_OF = {
@@ -427,6 +429,7 @@ def test_the_public_names_of_dnn() -> None:
         "Dropout",
         "DtypeError",
         "EarlyStopping",
+        "EmbedColumns",
         "Embedding",
         "Ensemble",
         "Epoch",
@@ -471,6 +474,7 @@ def test_the_public_names_of_dnn() -> None:
         "Penalty",
         "PixelMap",
         "PoissonLoss",
+        "Progress",
         "ProgressBar",
         "Pruning",
         "QuantileLoss",
@@ -500,6 +504,7 @@ def test_the_public_names_of_dnn() -> None:
         "densenet121",
         "device_facts",
         "download",
+        "encode",
         "free_bytes",
         "free_memory",
         "impute",
@@ -516,20 +521,26 @@ def test_the_public_names_of_dnn() -> None:
         "load_cleveland",
         "load_csv",
         "load_dataset",
+        "load_diabetes",
         "load_digits",
         "load_fashion_mnist",
         "load_idx",
         "load_image_folder",
         "load_mnist",
         "load_npz",
+        "load_progress",
+        "load_table",
+        "metrics_of_targets",
         "minimize",
         "mlp",
         "ops_for",
         "pad_sequences",
         "prefetch",
+        "progress_of",
         "reading_options",
         "resnet18",
         "resnet50",
+        "resume_training",
         "save_checkpoint",
         "standardise",
         "summary",

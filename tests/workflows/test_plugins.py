@@ -187,7 +187,7 @@ def test_a_run_with_an_installed_module_strategy_trainer_and_reporter(
 
 def test_what_is_installed_is_found_by_name(site: Path, tmp_path: Path) -> None:
     assert set(installed_plugins("modules")) == {"modules", "lattice", "lattice_modules"}
-    names = {"sweep", "markdown", "tracker", "failing", "functions"}
+    names = {"sweep", "tensorboard", "markdown", "tracker", "failing", "functions"}
     assert set(installed_plugins("reporters")) == names
     told = [line for each in reporters() for line in each.explain_lost_ranks(tmp_path, ["a.0"])]
     assert told == ["lost: a.0"]

@@ -42,7 +42,10 @@ OWN_TEST = {
 FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in OWN_TEST]
 HEART = DATA / "heart" / "processed.cleveland.data"
 NEEDS_DATA = {"heart_grid": HEART}
-TRAINING = ("cancer_grid", "digits_convolution", "digits_layers", "digits_ranks", "heart_grid")
+TRAINING = (
+    *("cancer_grid", "digits_convolution", "digits_layers", "digits_patience", "digits_ranks"),
+    "heart_grid",
+)
 
 
 @pytest.mark.sample
@@ -84,7 +87,7 @@ def shortened(file: str, folder: Path, **options: str) -> Path:
         text, count = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", text)
         if not count:
             text = text.replace("\nseed = 1\n", f"\nseed = 1\n{name} = {value}\n")
-    for code in ("image_network.py", "mnist_mlp.py"):
+    for code in ("image_network.py", "mnist_mlp.py", "penguins.csv"):
         (folder / code).write_text((WORKFLOWS / code).read_text())
     (folder / file).write_text(text)
     return folder / file
@@ -107,6 +110,28 @@ def part_of_mnist(folder: Path, training: int, test: int) -> dict[str, str]:
             data = data[:4] + count.to_bytes(4, "big") + data[8:]
             (folder / "mnist" / name).write_bytes(gzip.compress(data, 1))
     return {"DIEL_DATA": str(folder)}
+
+
+@pytest.mark.usefixtures("once")
+def test_penguins_are_predicted_by_the_names_of_their_species(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    file = shortened("penguins.toml", tmp_path, trials="3")
+    finished = diel("run", file, cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert max(float(row["accuracy"]) for row in results(tmp_path)) > 0.95
+    new = tmp_path / "new.csv"
+    new.write_text(
+        "sex,island,flipper_length_mm,body_mass_g,bill_length_mm,bill_depth_mm,species\n"
+        "male,Torgersen,181,3750,39.1,18.7,Adelie\nNA,Dotson,NA,5200,48,14.2,Gentoo\n"
+    )
+    predicted = diel("predict", run_dir(tmp_path), new, cwd=tmp_path)
+    assert predicted.status == 0, predicted.output
+    assert [line.split(",")[1] for line in predicted.stdout.splitlines()[1:3]] == [
+        "Adelie",
+        "Gentoo",
+    ]
+    assert "accuracy 1, mcc 1, loss" in predicted.stdout + predicted.stderr
+    assert "column 'island': a cell holds a category" in predicted.stderr
 
 
 @pytest.mark.thorough

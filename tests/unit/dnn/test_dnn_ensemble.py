@@ -458,3 +458,48 @@ def test_validation_may_follow_some_epochs_alone() -> None:
     assert [len(history.validation) for history in histories] == [3, 2]
     assert seen == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (0, 2), (0, 3)]
     assert histories[0].validation[-1] == networks.evaluate(X[:10], LABELS[:10])[0]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["normalised", "dropout"])
+def test_each_network_ends_by_itself_and_keeps_its_best_epoch(kind, device):
+    def rule(patience=2):
+        return dnn.EarlyStopping("validation_loss", patience, min_delta=0.01)
+
+    def adam(rate):
+        return dnn.Adam(rate, average=0.9)
+
+    rates, rules = [0.3, 0.01, 0.1, 0.03], [rule() for _ in RATES]
+    held_out = np.arange(20)
+    networks = dnn.Ensemble(LAYERS[kind](), optimizer=adam(rates), seeds=SEEDS, device=device)
+    histories = networks.fit(
+        *(X, LABELS),
+        rows=[np.arange(20, 61)] * K,
+        epochs=[30, 30, 30, 2],
+        batch_size=16,
+        validation_rows=[held_out] * K,
+        early_stopping=rules,
+    )
+    for k, rate in enumerate(rates):
+        model = dnn.NeuralNetwork(
+            LAYERS[kind](), optimizer=adam(rate), seed=SEEDS[k], device=device
+        )
+        own = rule()
+        alone = model.fit(
+            *(X[20:], LABELS[20:]),
+            validation=(X[:20], LABELS[:20]),
+            epochs=2 if k == 3 else 30,
+            batch_size=16,
+            callbacks=[own],
+        )
+        same(kind, networks, k, model, histories[k], alone)
+        assert (rules[k].best, rules[k].best_epoch) == (own.best, own.best_epoch)
+        assert histories[k].stopped == alone.stopped
+        assert networks.evaluate(X[:20], LABELS[:20])[k] == model.evaluate(X[:20], LABELS[:20])
+        copied = dnn.NeuralNetwork(LAYERS[kind](), optimizer=adam(rate), device=device)
+        networks.copy_to(k, copied)
+        np.testing.assert_array_equal(copied(X), model(X))
+    assert len({len(history) for history in histories}) > 2  # they ended one after another
+    assert any(own.best_epoch + 1 < len(done) for own, done in zip(rules, histories, strict=True))
+    with pytest.raises(ConfigurationError, match="early_stopping: 1 for 4 networks"):
+        networks.fit(X, LABELS, early_stopping=[rule()])

@@ -31,6 +31,8 @@ from modules.evaluation import (
     nested_folds,
     prepared,
 )
+from modules.evaluation.bias import luck_of_means
+from modules.evaluation.errors import standard_errors
 from modules.objective import Objective
 from modules.trial import trial_seed
 
@@ -130,18 +132,18 @@ def test_too_few_rows(call: Any, words: str) -> None:
 
 def test_the_splits_of_an_evaluation() -> None:
     y = np.arange(60) % 2
-    one = EvaluationOptions(method="holdout", fraction=0.25).split(y)
-    many = EvaluationOptions(method="k_fold", folds=5, repeats=2).split(y)
+    one = EvaluationOptions(method="holdout", fraction=0.25).cut(y)
+    many = EvaluationOptions(method="k_fold", folds=5, repeats=2).cut(y)
     nested = EvaluationOptions(method="nested", folds=4, inner_folds=3, repeats=2)
     assert [len(fold.test) for fold in one] == [15]
     assert len(many) == 10
-    splits = nested.split(y)
+    splits = nested.cut(y)
     assert all(isinstance(fold, NestedFold) for fold in splits)
     for evaluation, jobs in [
         (nested, 2 * 4 * 4),
         (EvaluationOptions(method="k_fold", repeats=3), 15),
     ]:
-        assert len(jobs_of(evaluation.split(y))) == jobs
+        assert len(jobs_of(evaluation.cut(y))) == jobs
     assert len(jobs_of(one)) == 1
 
 
@@ -194,7 +196,7 @@ def test_the_trainings_of_a_trial_are_put_together() -> None:
     ids=lambda options: options.method,
 )
 def test_what_a_trial_gave_comes_back_from_a_ledger(evaluation: EvaluationOptions) -> None:
-    jobs = jobs_of(evaluation.split(np.arange(60) % 2))
+    jobs = jobs_of(evaluation.cut(np.arange(60) % 2))
     evaluated = collect(jobs, [{"accuracy": number / 20} for number in range(len(jobs))])
     line = json.dumps([evaluated.metrics, evaluated.splits()])
     assert Evaluated.of(*json.loads(line)) == evaluated
@@ -362,7 +364,7 @@ def trained(data: Dataset, splits: list[Any], parameters: dict[str, Any], trial:
 def test_nested_accuracy_on_the_heart_data_is_what_it_is_worth() -> None:
     """A grid on 303 rows: what the best is really worth is 0.78 to 0.88."""
     data = cleveland()
-    splits = EvaluationOptions(method="nested", folds=5, inner_folds=3).split(data.y)
+    splits = EvaluationOptions(method="nested", folds=5, inner_folds=3).cut(data.y)
     bias = SelectionBias(ACCURACY)
     for trial, hidden in enumerate([[], [16], [16, 16]]):
         parameters = {"hidden": hidden, "learning_rate": 0.01}
@@ -373,3 +375,65 @@ def test_nested_accuracy_on_the_heart_data_is_what_it_is_worth() -> None:
     assert 0.78 <= report.honest <= 0.88
     assert abs(report.naive - report.honest) < 0.03  # of three there is little to choose from
     assert report.warning == ""
+
+
+# -- regressions ----------------------------------------------------------------------------------
+
+
+def test_standard_errors_are_those_of_many_draws() -> None:
+    generator = np.random.default_rng(0)
+    rows = 200
+    errors = generator.normal(size=(4000, rows)) * 3.0
+    truth = generator.normal(size=(rows, 1)) * 5.0
+    found = standard_errors(truth, truth + errors[0][:, None])
+    sizes = np.abs(errors)
+    drawn = {
+        "rmse": np.sqrt((errors**2).mean(axis=1)).std(),
+        "mae": sizes.mean(axis=1).std(),
+        "r2": (errors**2).mean(axis=1).std() / truth.var(),
+        "median_absolute_error": np.median(sizes, axis=1).std(),
+    }
+    for name, expected in drawn.items():
+        assert found[name] == pytest.approx(expected, rel=0.25), name
+    # In the units of the metrics; r2 has none.
+    scaled = standard_errors(truth, truth + errors[0][:, None], np.array([10.0]))
+    assert scaled["rmse"] == pytest.approx(10 * found["rmse"])
+    assert scaled["r2"] == pytest.approx(found["r2"])
+
+
+@pytest.mark.parametrize("trials", [1, 2, 10, 1000])
+def test_the_largest_of_normal_deviates(trials: int) -> None:
+    generator = np.random.default_rng(0)
+    drawn = generator.normal(size=(4000, trials)).max(axis=1).mean()
+    assert luck_of_means(trials, 2.0) == pytest.approx(2 * drawn, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("objective", "errors", "words"),
+    [
+        ("rmse", {"rmse": 2.0}, "on 50 rows, luck alone can give 3.08 of its rmse"),
+        ("r2", {"rmse": 2.0, "r2": 0.05}, "luck alone can give 0.0769 of its r2"),
+        ("rmse", {}, 'that chose it; report evaluation.method = "nested"'),
+    ],
+)
+def test_the_best_of_regressions_is_partly_luck(objective: str, errors: Any, words: str) -> None:
+    bias = SelectionBias(Objective.parse(objective))
+    for trial, score in enumerate((60.0, 50.0, 55.0, 58.0, 57.0, 59.0, 61.0, 62.0, 63.0, 64.0)):
+        metrics = {"rmse": score, "r2": 1 - score / 100}
+        splits = Evaluated(metrics, (metrics,), (), 50, errors).splits()
+        bias.add(trial, Evaluated.of(metrics, splits))
+    report = bias.report()
+    assert report is not None
+    assert words in report.warning
+
+
+def test_nested_folds_give_an_honest_rmse() -> None:
+    bias = SelectionBias(Objective.parse("rmse"))
+    for trial, (inner, outer) in enumerate(([(50, 40), (52, 60)], [(60, 30), (30, 70)])):
+        choice = tuple({"rmse": float(value)} for value in inner)
+        test = tuple({"rmse": float(value)} for value in outer)
+        bias.add(trial, Evaluated({"rmse": 1.0}, choice, test, 20))
+    report = bias.report()
+    assert report is not None
+    assert (report.maximise, report.naive) == (False, 50.0)
+    assert report.honest == pytest.approx((52 + 70) / 2)

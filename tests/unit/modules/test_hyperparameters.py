@@ -50,7 +50,8 @@ def test_choices_are_those_of_dnn() -> None:
     assert choices(trainer.Options, "precision") == set(PRECISIONS) - {"mixed_float16"}
     assert set(get_args(Dtype)) == set(PRECISIONS)
     ours = {name: METRICS[name].maximise for name in METRICS if name in MORE_IS_BETTER}
-    assert ours == {name: MORE_IS_BETTER[name] for name in ("loss", "accuracy", "mcc")}
+    assert {**ours, "training_time_s": False}.keys() == METRICS.keys()
+    assert ours == {name: MORE_IS_BETTER[name] for name in ours}
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

@@ -116,7 +116,7 @@ def test_a_trainer_of_the_page_is_valid(source: str, words: str, tmp_path: Path)
         assert rows["accuracy"] >= 0
     elif "evaluation" in source:
         assert options.evaluation is not None
-        assert len(jobs_of(options.evaluation.split([0, 1] * 50))) in (20, 25)
+        assert len(jobs_of(options.evaluation.cut([0, 1] * 50))) in (20, 25)
     elif "precision" in source:
         assert (options.device, options.precision) == ("auto", "float16")
     elif "parallel" in source:

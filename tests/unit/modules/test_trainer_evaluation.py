@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from modules import trainer, training
 from modules.evaluation import SplitData
-from modules.trial import Report
+from modules.trial import Report, metrics_of_task
 
 
 def trainer_options(folder: Path, **options: Any) -> trainer.Options:
@@ -73,7 +73,7 @@ def tried(
 def test_a_trial_on_nested_folds_says_what_each_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     nested = {"method": "nested", "folds": 3, "inner_folds": 2}
     metrics, _ = tried(monkeypatch, said := Said(), evaluation=nested)
-    assert sorted(metrics) == sorted([*training.METRICS, "splits"])
+    assert sorted(metrics) == sorted([*metrics_of_task("classification"), "splits"])
     splits = metrics["splits"]
     assert (len(splits["choice"]), len(splits["test"]), splits["rows"]) == (3, 3, 30)
     # It reports after each inner training how it stands on the rows of the choice.

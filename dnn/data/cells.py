@@ -1,0 +1,397 @@
+"""Cells of a column as numbers: what kind a column is, and the code of each cell.
+
+| kind | cells | as numbers |
+|---|---|---|
+| number | numbers | as they are |
+| category | texts, or numbers that are no quantities | the place in a sorted list of categories |
+| boolean | true and false | 1 and 0 |
+| date | days, ISO 8601 or in a format, perhaps with a time | days since 1970, by UTC |
+
+A date's time of day is a number of its own, in seconds: float32 does not hold both. A missing cell
+is NaN. Nothing is learned here that depends on which rows are trained on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.table import number_of
+
+__all__ = ["KINDS", "TRUTHS", "Column", "TextCells", "WrongCell", "coded_array", "plain_text"]
+
+KINDS: Final = ("number", "category", "boolean", "date")
+
+_SHOWN: Final = 60
+"""Of a longer cell, messages show the beginning."""
+TRUTHS: Final = {"true": 1.0, "false": 0.0}
+_NUMBERED: Final = {**TRUTHS, "1": 1.0, "0": 0.0}
+_DATE: Final = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
+)
+_FRACTION: Final = re.compile(r"\.(\d{1,6})\d*")
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
+_LARGEST: Final = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column of a table, coded as numbers.
+
+    Attributes
+    ----------
+    name : str
+    kind : {"number", "category", "boolean", "date"}
+    values : array of float64, shape (n,)
+        NaN where a cell is missing.
+    categories : tuple of str
+        Of a category; `values` are places in it.
+    seconds : array of float64, shape (n,), optional
+        The time of day of each date, if any has one.
+    """
+
+    name: str
+    kind: str
+    values: Array
+    categories: tuple[str, ...] = ()
+    seconds: Array | None = None
+
+    @property
+    def texts(self) -> Array:
+        """The categories of the rows as texts, "" where one is missing."""
+        known = np.array([*self.categories, ""], object)
+        codes = np.where(np.isnan(self.values), len(self.categories), self.values)
+        return known[codes.astype(np.intp)]
+
+
+class WrongCell(Exception):
+    """A cell that is none of its column's.
+
+    Attributes
+    ----------
+    row : int
+        Its place among the rows that were read.
+    problem : str
+    """
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(row, problem)
+        self.row, self.problem = row, problem
+
+
+def shown(cell: str) -> str:
+    """Return a cell in quotes, a long one shortened."""
+    return repr(cell if len(cell) <= _SHOWN else f"{cell[:_SHOWN]}...")
+
+
+def plain_text(cell: str) -> str:
+    """Return a category as lists of them have it: ``"1"`` for ``"1.0"``."""
+    number = number_of(cell)
+    if number is None or not math.isfinite(number) or number % 1:
+        return cell
+    return str(int(number))
+
+
+def _order(category: str) -> tuple[bool, float, str]:
+    number = number_of(category)
+    return number is None, 0.0 if number is None else number, category
+
+
+def problem_of_number(name: str, cell: str) -> str:
+    """Return why a cell of a column of numbers is none; empty if it is one."""
+    if not cell:
+        return 'the cell is empty; if such cells are missing, say missing = [""]'
+    number = number_of(cell)
+    if number is None:
+        return (
+            f"{shown(cell)} is no number; say missing = [{_quoted(cell)}] if it stands for a "
+            f"missing cell, or categories = [{_quoted(name)}] if the column holds categories"
+        )
+    return "" if math.isfinite(number) else f"{shown(cell)} is not finite"
+
+
+def _quoted(text: str) -> str:
+    return '"' + (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...") + '"'
+
+
+class TextCells:
+    """Codes the cells of a column that are texts, block by block.
+
+    Parameters
+    ----------
+    name : str
+    missing : collection of str
+        Texts that stand for a missing cell.
+    kind : str, optional
+        By default numbers are numbers, other texts what they can be read as: booleans, dates or
+        else categories. ``"label"``: numbers are numbers, and all other texts categories.
+    date_format : str
+        As of `datetime.strptime`; ISO 8601 if empty.
+    problem : function of (str, str), optional
+        From the name of the column and a cell that should be a number to what is wrong with it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        missing: Collection[str] = (),
+        kind: str | None = None,
+        date_format: str = "",
+        problem: Callable[[str, str], str] = problem_of_number,
+    ) -> None:
+        self.name = name
+        self._missing = frozenset(missing)
+        self._marks_are_texts = all(number_of(mark) is None for mark in self._missing)
+        self._kind = kind
+        # None until a cell that is not missing has been seen.
+        self._are_texts = None if kind in (None, "label") else kind != "number"
+        self._format = date_format
+        self._problem = problem
+        self._codes: dict[str, int] = {}
+        self._parts: list[Array] = []
+        self._rows = 0
+
+    def add(self, cells: Sequence[str]) -> None:
+        """Code the next cells; a `WrongCell` if one is not of the column's kind."""
+        part = None if self._are_texts else self._numbers(cells)
+        if part is not None:
+            if self._are_texts is None and not np.isnan(part).all():
+                self._are_texts = False
+        else:
+            texts = [cell.strip() for cell in cells]
+            if self._are_texts is None:
+                self._are_texts = not any(
+                    number_of(text) is not None for text in texts if text not in self._missing
+                )
+            if not self._are_texts:
+                raise self._wrong_number(texts)
+            part = self._coded(texts)
+        self._parts.append(part)
+        self._rows += len(cells)
+
+    def _numbers(self, cells: Sequence[str]) -> Array | None:
+        """Return cells as numbers; None if a cell is none, and does not stand for a missing one."""
+        if "_" in "".join(cells):  # 1_000 is no number, though Python reads one
+            return None
+        if self._marks_are_texts:
+            try:
+                values = np.fromiter(map(float, cells), np.float64, len(cells))
+            except ValueError:
+                pass
+            else:
+                if np.isfinite(values).all():
+                    return values
+        if not self._missing:
+            return None
+        is_missing = np.array([cell.strip() in self._missing for cell in cells], bool)
+        try:
+            values = np.array(
+                [0.0 if gone else float(cell) for gone, cell in zip(is_missing, cells, strict=True)]
+            )
+        except ValueError:
+            return None
+        if not np.isfinite(values).all():
+            return None
+        values[is_missing] = np.nan
+        return values
+
+    def _wrong_number(self, texts: Sequence[str]) -> WrongCell:
+        for row, text in enumerate(texts):
+            if text not in self._missing and (problem := self._problem(self.name, text)):
+                return WrongCell(self._rows + row, problem)
+        raise AssertionError(f"no cell of {self.name!r} is wrong")
+
+    def _coded(self, texts: Sequence[str]) -> Array:
+        codes, first = self._codes, len(self._codes)
+        part = np.array([codes.setdefault(text, len(codes)) for text in texts], np.float64)
+        for text in [*codes][first:]:
+            if text in self._missing:
+                continue
+            problem = ""
+            if not text:
+                problem = problem_of_number(self.name, text)
+            elif self._kind in (None, "label") and number_of(text) is not None:
+                problem = (
+                    f"{shown(text)} is a number among texts; say missing = [{_quoted(text)}] if it "
+                    f"stands for a missing cell, or categories = [{_quoted(self.name)}]"
+                )
+            if problem:
+                raise WrongCell(self._rows + int(np.argmax(part == codes[text])), problem)
+        for text in self._missing & codes.keys():
+            part[part == codes[text]] = np.nan
+        return part
+
+    def finish(self) -> Column:
+        """Return the column; a `WrongCell` if a cell is not what its kind wants."""
+        values = np.concatenate(self._parts) if self._parts else np.empty(0)
+        self._parts = []
+        if not self._are_texts:
+            return Column(self.name, "number", values)
+        texts = [text for text in self._codes if text not in self._missing]
+        kind = self._kind or self._kind_of(texts)
+        if kind == "boolean":
+            return Column(self.name, kind, self._by_text(values, _NUMBERED.get, str.lower))
+        if kind == "date":
+            return self._dates(values)
+        categories = sorted({plain_text(text) for text in texts}, key=_order)
+        places = {category: float(place) for place, category in enumerate(categories)}
+        coded = self._by_text(values, places.get, plain_text)
+        return Column(self.name, "category", coded, tuple(categories))
+
+    def _kind_of(self, texts: Sequence[str]) -> str:
+        if all(text.lower() in TRUTHS for text in texts):
+            return "boolean"
+        if all(_DATE.fullmatch(text) for text in texts):
+            return "date"
+        return "category"
+
+    def _by_text(
+        self, values: Array, number: Callable[[str], float | None], form: Callable[[str], str]
+    ) -> Array:
+        """Return what a function gives for the text of each code, NaN for a missing cell."""
+        found = np.full(len(self._codes) + 1, np.nan)
+        for text, code in self._codes.items():
+            if text in self._missing:
+                continue
+            given = number(form(text))
+            if given is None:
+                row = int(np.argmax(values == code))
+                raise WrongCell(row, f"{shown(text)} is neither true nor false")
+            found[code] = given
+        return found[np.where(np.isnan(values), len(self._codes), values).astype(np.intp)]
+
+    def _dates(self, values: Array) -> Column:
+        found = np.full((2, len(self._codes) + 1), np.nan)
+        for text, code in self._codes.items():
+            if text in self._missing:
+                continue
+            try:
+                found[:, code] = _days_and_seconds(text, self._format)
+            except (ValueError, OverflowError):
+                wanted = f"in the format {self._format!r}" if self._format else "such as 2024-05-31"
+                row = int(np.argmax(values == code))
+                raise WrongCell(row, f"{shown(text)} is no date {wanted}") from None
+        codes = np.where(np.isnan(values), len(self._codes), values).astype(np.intp)
+        days, seconds = found[:, codes]
+        return Column(self.name, "date", days, seconds=seconds if np.nansum(seconds) else None)
+
+
+def _days_and_seconds(text: str, date_format: str) -> tuple[float, float]:
+    """Return the days since 1970 of a date, and the seconds of that day; ValueError if it is none.
+
+    A time with an offset is taken in UTC.
+    """
+    if date_format:
+        moment = datetime.datetime.strptime(text, date_format)
+    else:
+        if not _DATE.fullmatch(text):
+            raise ValueError(text)
+        if len(text) > 16:  # forms that Python reads from 3.11 on
+            text = text.replace("Z", "+00:00")
+            text = _FRACTION.sub(lambda match: f".{match[1]:0<6s}", text)
+            if text[-5] in "+-":
+                text = f"{text[:-2]}:{text[-2:]}"
+        moment = datetime.datetime.fromisoformat(text)
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+    since = moment - _EPOCH
+    return since.days, since.seconds + since.microseconds / 1e6
+
+
+_ABSENT: Final = "\0absent"
+"""In place of a cell that a frame or an array marks as missing."""
+
+
+def coded_array(
+    name: str,
+    given: Any,
+    missing: Collection[str] = (),
+    kind: str | None = None,
+    date_format: str = "",
+    problem: Callable[[str, str], str] = problem_of_number,
+) -> Column:
+    """Return a column of a frame or of a mapping: an array, a list or a series.
+
+    The parameters are those of `TextCells`. A `WrongCell` if a cell is not of the column's kind, a
+    ValueError if the column is no vector.
+    """
+    if kind is None and hasattr(getattr(given, "dtype", None), "categories"):  # of pandas
+        kind = "category"
+    array = np.asarray(given)
+    if array.ndim != 1:
+        raise ValueError(f"column {name!r} has the shape {array.shape}, and is to be a vector")
+    of = array.dtype.kind
+    if of == "m":
+        raise ValueError(f"column {name!r} holds durations: give them as numbers, such as seconds")
+    if of == "M" and kind in (None, "date"):
+        return _of_datetimes(name, array)
+    if of in "iuf" and kind in (None, "label", "number"):
+        return Column(name, "number", array.astype(np.float64))
+    if of == "b" and kind in (None, "number", "boolean"):
+        # As a number only where the network was trained on a column of numbers.
+        return Column(name, kind or "boolean", array.astype(np.float64))
+    if of in "iuf" and kind == "boolean" and np.isin(array[~_is_nan(array)], (0, 1)).all():
+        return Column(name, kind, array.astype(np.float64))
+    cells = [_text_of(name, row, cell) for row, cell in enumerate(array.tolist())]
+    coder = TextCells(name, {*missing, _ABSENT}, kind, date_format, problem)
+    coder.add(cells)
+    return coder.finish()
+
+
+def _is_nan(array: Array) -> Array:
+    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(len(array), bool)
+
+
+def _text_of(name: str, row: int, cell: Any) -> str:
+    """Return a cell of any type as a file would have it."""
+    if isinstance(cell, str):
+        return cell
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return _ABSENT
+    if isinstance(cell, (bool, np.bool_)):
+        return str(bool(cell))
+    if isinstance(cell, (datetime.date, datetime.datetime)):
+        return cell.isoformat()
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", "replace")
+    try:
+        number = float(cell)
+    except (TypeError, ValueError, OverflowError):
+        raise WrongCell(row, f"{cell!r:.100} is no number, and no text, boolean or date") from None
+    if math.isnan(number):
+        return _ABSENT
+    return str(int(number)) if number % 1 == 0 and abs(number) < 2**63 else repr(number)
+
+
+def _of_datetimes(name: str, array: Array) -> Column:
+    moments = array.astype("datetime64[us]")
+    days = moments.astype("datetime64[D]")
+    gone = np.isnat(moments)
+    values = np.where(gone, np.nan, days.astype(np.int64).astype(np.float64))
+    seconds = np.where(gone, np.nan, (moments - days).astype(np.int64) / 1e6)
+    return Column(name, "date", values, seconds=seconds if np.nansum(seconds) else None)
+
+
+def recoded(column: Column, categories: Sequence[str]) -> tuple[Array, Mapping[str, int]]:
+    """Return the codes of a column by another list of categories, and how often others occur.
+
+    What the list has not is the number of its categories, so one more than its last code.
+    """
+    places = {category: float(place) for place, category in enumerate(categories)}
+    unknown = float(len(categories))
+    by_code = np.array([*(places.get(each, unknown) for each in column.categories), np.nan])
+    codes = np.where(np.isnan(column.values), len(column.categories), column.values)
+    counts = np.bincount(codes.astype(np.intp), minlength=len(column.categories) + 1)
+    others = {
+        category: int(counts[code])
+        for code, category in enumerate(column.categories)
+        if category not in places and counts[code]
+    }
+    return by_code[codes.astype(np.intp)], others

@@ -1,0 +1,347 @@
+"""Where tables come from: text files, Parquet, arrays of NumPy, frames and mappings.
+
+`open_table` returns a source that knows the names of its columns; `read` codes those that are
+asked for, see `dnn.data.cells`. Text is read in blocks of rows, so that only numbers are kept.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.data.cells import Column, TextCells, WrongCell, coded_array, problem_of_number
+from dnn.errors import DataError, MissingDependencyError
+from dnn.table import (
+    Row,
+    check_delimiter,
+    first_line,
+    iterate_rows,
+    line_of_cell,
+    named_columns,
+    number_of,
+)
+
+__all__ = ["Source", "TextSource", "Wanted", "open_table"]
+
+_BLOCK: Final = 4096
+"""Rows of text that are held at a time."""
+_DELIMITERS: Final = ",;\t|"
+_QUOTED: Final = re.compile('"[^"]*"')
+_OF_TABS: Final = (".tsv", ".tab")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """As what a column is to be read: arguments of `dnn.data.cells.TextCells`."""
+
+    kind: str | None = None
+    date_format: str = ""
+    problem: Callable[[str, str], str] = problem_of_number
+
+
+@dataclass(eq=False)
+class Source:
+    """A table whose columns can be read.
+
+    Attributes
+    ----------
+    where : str
+        Its file, or "the frame", for messages.
+    names : tuple of str
+        Names of the columns, or ``"1"``, ``"2"``, ... where it has none.
+    has_names : bool
+    delimiter : str
+        That of a text file; else a comma.
+    chosen : array of int, optional
+        The rows that are taken, where some are left out; `place` counts them.
+    """
+
+    where: str
+    names: tuple[str, ...]
+    has_names: bool
+    delimiter: str = ","
+    chosen: Array | None = None
+
+    def read(self, wanted: Mapping[int, Wanted]) -> list[Column]:
+        """Return columns, by their places, each as it is wanted.
+
+        Raises
+        ------
+        DataError
+            If a cell is not of the column's kind, or rows differ in length.
+        """
+        raise NotImplementedError
+
+    def place(self, row: int) -> str:
+        """Return where a row stands, for messages."""
+        return f"{self.where}, row {row if self.chosen is None else self.chosen[row]}"
+
+
+class TextSource(Source):
+    """A text file; its rows can be read once.
+
+    Attributes
+    ----------
+    first : Row
+        The first row, which may hold the names.
+    kept : list of Row
+        All rows below the names, once they are read, if they are to be kept.
+    lines : array of int, shape (rows,)
+        The line in which each row begins.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        rows: Iterator[Row],
+        first: Row,
+        missing: Collection[str],
+        has_names: bool,
+        delimiter: str,
+        keeps_rows: bool,
+    ) -> None:
+        if has_names and not keeps_rows:
+            names = named_columns(where, first)
+        else:  # of new rows, only some columns are read
+            names = tuple(c.strip() for c in first[1]) if has_names else _numbered(len(first[1]))
+        super().__init__(where, names, has_names, delimiter)
+        self._rows = rows if has_names else chain([first], rows)
+        self._missing = missing
+        self._keeps_rows = keeps_rows
+        self.first = first
+        self.kept: list[Row] = []
+        self.lines: Array = np.empty(0, np.intp)
+
+    def read(self, wanted: Mapping[int, Wanted]) -> list[Column]:
+        """Return columns; a file is read once."""
+        coders = {
+            at: TextCells(self.names[at], self._missing, each.kind, each.date_format, each.problem)
+            for at, each in wanted.items()
+        }
+        lines: list[Array] = []
+        done = 0
+        while block := [*islice(self._rows, _BLOCK)]:
+            if self._keeps_rows:
+                self.kept += block
+            lines.append(np.array([line for line, _ in block]))
+            width = len(self.names)
+            ragged = next((n for n, (_, row) in enumerate(block) if len(row) != width), None)
+            cells = [*zip(*(row for _, row in block[:ragged]), strict=True)]
+            wrong: list[tuple[int, int, str]] = []
+            for at, coder in coders.items() if cells else ():
+                try:
+                    coder.add(cells[at])
+                except WrongCell as error:
+                    wrong.append((error.row - done, at, error.problem))
+            if wrong:
+                row, at, problem = min(wrong)
+                line = line_of_cell(block[row], at)
+                raise self._error(line, at, problem)
+            if ragged is not None:
+                line, short = block[ragged]
+                raise DataError(f"{self.where}, line {line}: {len(short)} cells, not {width}")
+            done += len(block)
+        if not done:
+            below = " below the names of the columns" if self.has_names else ""
+            raise DataError(f"{self.where}: no rows{below}")
+        self.lines = np.concatenate(lines)
+        found = []
+        for at, coder in coders.items():
+            try:
+                found.append(coder.finish())
+            except WrongCell as error:
+                raise self._error(int(self.lines[error.row]), at, error.problem) from None
+        return found
+
+    def _error(self, line: int, at: int, problem: str) -> DataError:
+        return DataError(f"{self.where}, line {line}, column {self.names[at]!r}: {problem}")
+
+    def place(self, row: int) -> str:
+        """Return the file and the line in which a row begins."""
+        return f"{self.where}, line {self.lines[row if self.chosen is None else self.chosen[row]]}"
+
+
+class _ArraySource(Source):
+    """Columns that are arrays, lists or series, by name."""
+
+    def __init__(self, where: str, columns: Mapping[str, Any], missing: Collection[str]) -> None:
+        super().__init__(where, tuple(columns), True)
+        self._columns = columns
+        self._missing = missing
+
+    def read(self, wanted: Mapping[int, Wanted]) -> list[Column]:
+        """Return columns of one length."""
+        found = []
+        for at, each in wanted.items():
+            name = self.names[at]
+            given = self._columns[name]
+            try:
+                found.append(
+                    coded_array(
+                        name, given, self._missing, each.kind, each.date_format, each.problem
+                    )
+                )
+            except WrongCell as error:
+                place = f"{self.place(error.row)}, column {name!r}"
+                raise DataError(f"{place}: {error.problem}") from None
+            except ValueError as error:
+                shape = f"{self.where}: columns are vectors of one length"
+                raise DataError(f"{shape}: {error}") from None
+        lengths = {len(column.values) for column in found}
+        if len(lengths) > 1:
+            shapes = ", ".join(f"{each.name!r} of {len(each.values)}" for each in found[:8])
+            raise DataError(
+                f"{self.where}: columns are vectors of one length, and there are {shapes}"
+            )
+        if lengths == {0}:
+            raise DataError(f"{self.where}: no rows")
+        return found
+
+
+def open_table(
+    given: Any,
+    *,
+    delimiter: str | None = None,
+    header: bool | None = None,
+    missing: Collection[str] = (),
+    names: Collection[str] = (),
+    is_text: bool = False,
+    keeps_rows: bool = False,
+) -> Source:
+    """Open a table: a file by its suffix, a frame of pandas or polars, or a mapping of columns.
+
+    Parameters
+    ----------
+    given : path, mapping or frame
+        A file ends in ``.parquet`` or ``.npz``, or else is text, perhaps compressed by gzip.
+    delimiter : str, optional
+        Between the cells of a text; by default a tab where the file ends in ``.tsv`` or ``.tab``,
+        else whichever of ``, ; tab |`` the first line has.
+    header : bool, optional
+        Whether the first row of a text holds names; by default it does if none of its cells is a
+        number or stands for a missing one, or if all `names` are there.
+    missing : collection of str
+        Texts that stand for a missing cell.
+    names : collection of str
+        Names that columns may have though they are numbers.
+    is_text : bool
+        Whether a file is text whatever its suffix is.
+    keeps_rows : bool
+        Whether the rows of a text are to be kept as they are.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read, or has no rows.
+    MissingDependencyError
+        If pyarrow is needed and not installed.
+    """
+    if not isinstance(given, (str, PathLike)):
+        return _ArraySource(*_of_frame(given), missing)
+    path = Path(given)
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no file of rows: a CSV file is wanted")
+    suffix = path.suffix.lower()
+    if not is_text and suffix in (".parquet", ".pq"):
+        return _ArraySource(str(path), _of_parquet(path), missing)
+    if not is_text and suffix == ".npz":
+        return _ArraySource(str(path), _of_npz(path), missing)
+    return _text(path, delimiter, header, frozenset(missing), names, keeps_rows)
+
+
+def _text(
+    path: Path,
+    delimiter: str | None,
+    header: bool | None,
+    missing: frozenset[str],
+    names: Collection[str],
+    keeps_rows: bool,
+) -> TextSource:
+    if delimiter is None:
+        delimiter = _delimiter_of(path)
+    check_delimiter(delimiter)
+    rows = iterate_rows(path, delimiter)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{path}: no rows")
+    cells = [cell.strip() for cell in first[1]]
+    if header is None:
+        is_known = bool(names) and {*names} <= {*cells}
+        # A table with numbers of rows, as pandas writes it, has no name above them.
+        marks = missing - {""} if cells[0] == "" and all(cells[1:]) else missing
+        header = is_known or not any(number_of(c) is not None or c in marks for c in cells)
+    return TextSource(str(path), rows, first, missing, header, delimiter, keeps_rows)
+
+
+def _delimiter_of(path: Path) -> str:
+    """Return what separates the cells of a text, from its name or from its first line."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes[-1:] == [".gz"]:
+        suffixes.pop()
+    if suffixes and suffixes[-1] in _OF_TABS:
+        return "\t"
+    outside_quotes = _QUOTED.sub("", first_line(path))
+    return max(_DELIMITERS, key=outside_quotes.count)
+
+
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(1, count + 1))
+
+
+def _of_frame(given: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return a table's name for messages, and its columns by name."""
+    if isinstance(given, Mapping):
+        where, labels = "the table", [*given]
+    elif hasattr(given, "columns") and hasattr(given, "__getitem__"):
+        where, labels = "the frame", [*given.columns]
+    else:
+        message = "a table is a path, a frame of pandas or polars, or a mapping of columns"
+        raise DataError(f"{message}, not {type(given).__name__}")
+    names = [str(label) for label in labels]
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{where}: there are two columns {twice!r}")
+    return where, {name: given[label] for name, label in zip(names, labels, strict=True)}
+
+
+def _of_parquet(path: Path) -> Mapping[str, Any]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{path}: Parquet is read by pyarrow, which is not installed: "
+            'pip install "diel[tables]"'
+        ) from error
+    try:
+        table = parquet.read_table(path)
+        columns = {name: table[name] for name in table.column_names}
+        return {name: _of_arrow(column) for name, column in columns.items()}
+    except (OSError, ValueError, NotImplementedError) as error:  # errors of pyarrow are such
+        raise DataError(f"{path}: cannot be read: {error}") from error
+
+
+def _of_arrow(column: Any) -> Any:
+    """Return a column of Arrow as an array, a missing number as NaN and another cell as None."""
+    if str(column.type).startswith("dictionary"):
+        column = column.cast(column.type.value_type)
+    if str(column.type).startswith(("decimal", "time")) and "stamp" not in str(column.type):
+        return np.array([None if c is None else str(c) for c in column.to_pylist()], object)
+    return column.to_numpy()
+
+
+def _of_npz(path: Path) -> Mapping[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error

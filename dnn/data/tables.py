@@ -1,0 +1,441 @@
+"""Tables as data sets: which columns are features, labels or targets, and what each cell is.
+
+Columns are chosen by their names, as they are once some were renamed; columns of a file without
+names are called ``"1"``, ``"2"``, ...
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dnn.arrays import narrowed
+from dnn.backend import Array
+from dnn.data.cells import Column, problem_of_number, shown
+from dnn.data.columns import TIME, Columns
+from dnn.data.dataset import Dataset
+from dnn.data.labels import classes_of
+from dnn.data.sources import Source, Wanted, open_table
+from dnn.errors import ConfigurationError, DataError, LabelError, explains_arguments
+from dnn.table import missing_marks, number_of
+
+__all__ = ["load_csv", "load_table"]
+
+_log = logging.getLogger("dnn")
+_MISSING = "is missing: leave the row out, or all such rows by skip_unlabelled"
+
+
+@explains_arguments
+def load_table(
+    source: Any,
+    label: str | int | Sequence[str] = -1,
+    *,
+    delimiter: str | None = None,
+    header: bool | None = None,
+    missing: Collection[str] = (),
+    target: str | int | Sequence[str | int] | None = None,
+    label_separator: str = "",
+    features: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    categories: Sequence[str] = (),
+    dates: Sequence[str] | Mapping[str, str] = (),
+    weight: str = "",
+    skip_unlabelled: bool = False,
+    beside: Sequence[str] = (),
+) -> Dataset:
+    """Read samples, with their labels or targets, from a table.
+
+    Parameters
+    ----------
+    source : path, frame or mapping
+        A file: text (``.csv``, ``.tsv``, either of them perhaps compressed by gzip), ``.parquet``,
+        or ``.npz``, whose arrays are columns by their names. A frame of pandas or polars. A mapping
+        of names to columns.
+    label : str, int or list of str
+        The column of the labels, by name or by number from 0; the last one by default. Whole
+        numbers from 0 are numbers of classes, texts are names of classes. Several columns of 0 and
+        1: samples that may have several labels.
+    delimiter : str, optional
+        Between cells of a text; by default what the file's name, or its first line, suggests.
+    header : bool, optional
+        Whether the first row of a text holds names. By default it does if none of its cells is a
+        number.
+    missing : collection of str
+        Texts that stand for a missing cell, such as ``["", "NA"]``. By default no cell of a text
+        may be missing; frames and Parquet have marks of their own.
+    target : str, int or list of them, optional
+        In place of a label: the columns of numbers that are to be predicted.
+    label_separator : str
+        Samples have several labels, which this text separates in the cells of the label's column.
+    features : list of str
+        The columns to train on; by default all that have no other use.
+    drop : list of str
+        Columns that are not read.
+    rename : mapping of str to str
+        New names of columns, by the names in the table.
+    categories : list of str
+        Columns whose numbers are names of categories, or of classes, and no quantities. Columns of
+        texts are categories, or booleans, if all texts are true or false, or dates.
+    dates : list of str, or mapping of str to str
+        Columns of dates as ISO 8601 wants them, or in a format of `datetime.strptime` each.
+    weight : str
+        A column of numbers that say how much each sample weighs in the loss.
+    skip_unlabelled : bool
+        Whether rows without a label, or without one of the targets, are left out; by default they
+        are an error.
+    beside : list of str
+        Columns that are kept beside the features, such as those that say how to split rows. They
+        are features only if `features` names them.
+
+    Returns
+    -------
+    Dataset
+        `columns` has what new rows need to be coded in the same way. A date with times of day is
+        two features.
+
+    Raises
+    ------
+    ConfigurationError
+        If arguments do not go together.
+    DataError
+        If the table cannot be read, there is no such column, or a cell is not of its column's kind;
+        it names the line and the column.
+    LabelError
+        If a label is missing, or a number that is no integer from 0.
+    """
+    missing_marks(missing)
+    marks = (missing,) if isinstance(missing, str) else tuple(missing)
+    if features and drop:
+        raise ConfigurationError("features and drop: give the columns to train on, or the others")
+    table = open_table(source, delimiter=delimiter, header=header, missing=marks)
+    names = _Names(table, rename or {})
+    targets = [] if target is None else names.places(target)
+    labels = [] if targets else names.places(label)
+    kept, weights, gone = names.places(beside), names.places(weight or ()), names.places(drop)
+    chosen = names.places(features)
+    for what, places in (("among the features", chosen), ("the weight of a sample", weights)):
+        if both := [names[at] for at in places if at in (*targets, *labels)]:
+            raise ConfigurationError(f"{both[0]!r} is to be predicted, and {what}")
+    if not features:
+        others = {*targets, *labels, *kept, *weights, *gone}
+        chosen = [at for at in range(len(names)) if at not in others]
+    if not chosen:
+        what = f"the {'targets' if targets else 'labels'}, {names[(targets or labels)[0]]!r}"
+        raise DataError(f"{table.where}: there is no column beside {what}")
+    formats = dict(dates) if isinstance(dates, Mapping) else dict.fromkeys(dates, "")
+    wanted = {at: Wanted() for at in (*chosen, *kept)}
+    wanted |= {at: Wanted("label") for at in labels}
+    wanted |= {at: Wanted("number", problem=_problem_of_weight) for at in weights}
+    wanted |= {at: Wanted("number", problem=_problem_of_target) for at in targets}
+    special = {at: Wanted("category") for at in names.places(categories)}
+    special |= {names.place(each): Wanted("date", form) for each, form in formats.items()}
+    wanted |= {at: each for at, each in special.items() if at in wanted}
+    found = {
+        at: replace(column, name=names[at])
+        for at, column in zip(wanted, table.read(wanted), strict=True)
+    }
+    if skip_unlabelled and not label_separator:
+        found = _labelled(table, found, targets or labels)
+    x, of_features = _features(table, [found[at] for at in chosen], formats)
+    if targets:
+        answers = _regression(table, [found[at] for at in targets])
+    elif label_separator or not isinstance(label, (str, int)):
+        answers = _several_labels(table, [found[at] for at in labels], label_separator)
+    else:
+        answers = _classes(table, found[labels[0]])
+    several = () if label_separator or answers.task == "classification" else (*targets, *labels)
+    of_table = replace(
+        of_features,
+        label=names[labels[0]] if table.has_names and labels and not several else "",
+        label_at=-1 if several else labels[0],
+        labels=answers.numbers,
+        delimiter=table.delimiter,
+        missing=marks,
+        renamed=names.renamed,
+        targets=tuple(names[at] for at in several) if table.has_names else (),
+        targets_at=several,
+        separator=label_separator,
+    )
+    is_classes = answers.task == "classification"
+    return Dataset(
+        x,
+        answers.y,
+        answers.classes,
+        _name_of(source),
+        columns=of_table,
+        task=answers.task,
+        class_names=tuple(answers.numbers) if is_classes else (),
+        targets=answers.names,
+        weights=found[weights[0]].values if weights else None,
+        beside={names[at]: _beside(found[at]) for at in kept},
+    )
+
+
+@explains_arguments
+def load_csv(
+    path: str | PathLike[str], label: str | int | Sequence[str] = -1, **options: Any
+) -> Dataset:
+    """Read samples, with their labels or targets, from a text, perhaps compressed by gzip.
+
+    Parameters
+    ----------
+    path : path
+    label, **options
+        As of `load_table`.
+
+    Returns
+    -------
+    Dataset
+        Named after the file; the number of classes is the largest label plus 1, or that of the
+        names of classes.
+
+    Raises
+    ------
+    ConfigurationError, DataError, LabelError
+        As in `load_table`.
+    """
+    return load_table(path, label, **options)
+
+
+class _Names:
+    """The names of a table's columns, once some were renamed."""
+
+    def __init__(self, table: Source, renamed: Mapping[str, str]) -> None:
+        self._where = table.where
+        self._names = table.names
+        for old in renamed:
+            self.place(old)
+        self.renamed = dict(renamed)
+        self._names = tuple(renamed.get(name, name) for name in table.names)
+        if len({*self._names}) < len(self._names):
+            twice = next(name for name in self._names if self._names.count(name) > 1)
+            raise ConfigurationError(f"{self._where}: rename gives two columns the name {twice!r}")
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, at: int) -> str:
+        return self._names[at]
+
+    def place(self, column: str | int) -> int:
+        """Return the place of a column, given by its name or its number from 0."""
+        count = len(self._names)
+        if isinstance(column, str):
+            if column not in self._names:
+                near = get_close_matches(column, self._names, 1)
+                hint = f"; is it {near[0]!r}?" if near else ""
+                known = ", ".join(self._names)
+                raise DataError(
+                    f"{self._where}: there is no column {column!r}{hint} (there are: {known})"
+                )
+            return self._names.index(column)
+        if not -count <= column < count:
+            raise DataError(f"{self._where}: there is no column {column}: it has {count}")
+        return int(column) % count
+
+    def places(self, columns: str | int | Sequence[str | int]) -> list[int]:
+        """Return the places of one column or of several."""
+        several = [columns] if isinstance(columns, (str, int)) else columns
+        return [self.place(column) for column in several]
+
+
+def _labelled(
+    table: Source, found: Mapping[int, Column], answers: Sequence[int]
+) -> dict[int, Column]:
+    """Return columns without the rows in which what is to be predicted is missing."""
+    gone = np.any([np.isnan(found[at].values) for at in answers], axis=0)
+    rows = np.flatnonzero(~gone)
+    if not rows.size:
+        raise DataError(f"{table.where}: no row has a {found[answers[0]].name!r}")
+    if gone.any():
+        what = " and ".join(repr(found[at].name) for at in answers)
+        _log.warning(
+            "%s: %d of %d rows have no %s: left out", table.where, gone.sum(), len(gone), what
+        )
+    table.chosen = rows
+    return {
+        at: replace(
+            column,
+            values=column.values[rows],
+            seconds=None if column.seconds is None else column.seconds[rows],
+        )
+        for at, column in found.items()
+    }
+
+
+def _name_of(source: Any) -> str:
+    if not isinstance(source, (str, PathLike)):
+        return "table"
+    path = Path(source)
+    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
+
+
+def _features(
+    table: Source, columns: Sequence[Column], formats: Mapping[str, str]
+) -> tuple[Array, Columns]:
+    """Return columns as rows of numbers in float32, and what new rows need to be coded so."""
+    parts: list[tuple[str, str, Array]] = []
+    for column in columns:
+        parts.append((column.name, column.kind, column.values))
+        if column.seconds is not None:
+            parts.append((f"{column.name} (time of day)", TIME, column.seconds))
+    x = np.empty((len(columns[0].values), len(parts)), np.float32)
+    for at, (name, _, values) in enumerate(parts):
+        if np.isinf(values).any():
+            row = int(np.argmax(np.isinf(values)))
+            raise DataError(f"{table.place(row)}, column {name!r}: {values[row]} is not finite")
+        x[:, at] = narrowed(
+            values, np.float32, lambda row, name=name: f"{table.place(row)}, column {name!r}"
+        )
+    kinds = tuple(kind for _, kind, _ in parts)
+    is_plain = {*kinds} == {"number"}
+    names = tuple(name for name, _, _ in parts)
+    return x, Columns(
+        features=names
+        if table.has_names or not is_plain or len(names) + 1 < len(table.names)
+        else (),
+        kinds=() if is_plain else kinds,
+        categories={each.name: each.categories for each in columns if each.kind == "category"},
+        incomplete=tuple(name for name, _, values in parts if np.isnan(values).any()),
+        dates={
+            each.name: formats[each.name]
+            for each in columns
+            if each.kind == "date" and formats.get(each.name)
+        },
+        has_names=table.has_names,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Answers:
+    """What is to be predicted.
+
+    Attributes
+    ----------
+    y, classes, task
+        As of a `Dataset`.
+    numbers : dict of str to int
+        The class of each name, or the place of each label of which cells have several.
+    names : tuple of str
+        Of targets or labels.
+    """
+
+    y: Array
+    task: str
+    classes: int = 0
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+
+def _classes(table: Source, column: Column) -> _Answers:
+    labels = column.values
+    if column.kind == "category":
+        if np.isnan(labels).any():
+            row = int(np.argmax(np.isnan(labels)))
+            message = f"label in row {row} of column {column.name!r} {_MISSING}"
+            raise LabelError(f"{table.place(row)}: {message}", row)
+        numbers = {name: number for number, name in enumerate(column.categories)}
+        return _Answers(labels.astype(np.intp), "classification", len(numbers), numbers)
+    wrong = np.flatnonzero(~((labels >= 0) & (labels == np.floor(labels))))
+    if wrong.size:
+        row = int(wrong[0])
+        message = f"label {labels[row]:g} in row {row} of column {column.name!r}"
+        quoted = f'"{column.name}"'
+        is_whole = np.isnan(labels[row]) or labels[row] % 1 == 0
+        remedy = f"for a regression say target = {column.name!r}"
+        if is_whole and not np.isnan(labels[row]):
+            remedy = f"categories = [{quoted}] takes numbers as names of classes"
+        elif np.isnan(labels[row]):
+            remedy = f"it {_MISSING}"
+        raise LabelError(f"{table.place(row)}: {message} is no integer from 0; {remedy}", row)
+    largest = int(labels.argmax())
+    classes = classes_of(labels, f"{table.place(largest)}, column {column.name!r}: ")
+    return _Answers(labels.astype(np.intp), "classification", classes)
+
+
+def _regression(table: Source, columns: Sequence[Column]) -> _Answers:
+    y = np.stack([column.values for column in columns], axis=1)
+    if not np.isfinite(y).all():
+        row, at = (int(i) for i in np.argwhere(~np.isfinite(y))[0])
+        what = _MISSING if np.isnan(y[row, at]) else f"is {y[row, at]}: leave the row out"
+        place = f"{table.place(row)}, column {columns[at].name!r}"
+        raise DataError(f"{place}: the target {what}")
+    y = narrowed(y, np.float32, lambda row, at: f"{table.place(row)}, column {columns[at].name!r}")
+    return _Answers(y, "regression", names=tuple(column.name for column in columns))
+
+
+def _several_labels(table: Source, columns: Sequence[Column], separator: str) -> _Answers:
+    if not separator:
+        y = np.stack([_truths(table, column) for column in columns], axis=1)
+        return _Answers(y, "multilabel", names=tuple(column.name for column in columns))
+    if len(columns) > 1:
+        raise ConfigurationError("label_separator goes with one column of labels")
+    (column,) = columns
+    if column.kind == "number":
+        what = f"column {column.name!r} holds numbers, and no names of labels"
+        raise LabelError(f"{table.where}: {what}")
+    parts = [
+        [part for part in map(str.strip, text.split(separator)) if part]
+        for text in column.categories
+    ]
+    names = sorted({name for each in parts for name in each})
+    places = {name: place for place, name in enumerate(names)}
+    # One row more, of no label, for cells that are missing.
+    by_code = np.zeros((len(parts) + 1, len(names)), np.uint8)
+    for code, each in enumerate(parts):
+        by_code[code, [places[name] for name in each]] = 1
+    codes = np.where(np.isnan(column.values), len(parts), column.values)
+    return _Answers(by_code[codes.astype(np.intp)], "multilabel", 0, places, tuple(names))
+
+
+def _truths(table: Source, column: Column) -> Array:
+    """Return a column of labels as 0 and 1."""
+    values = column.values
+    if column.kind == "category" and {each.lower() for each in column.categories} <= {
+        "true",
+        "false",
+    }:
+        values = np.array([float(each.lower() == "true") for each in column.categories])[
+            np.where(np.isnan(values), 0, values).astype(np.intp)
+        ]
+    elif column.kind == "category":
+        first = column.categories[0]
+        raise LabelError(f"{table.where}: label {column.name!r} is {first!r}, and is to be 0 or 1")
+    if (wrong := ~np.isin(values, (0, 1)) | np.isnan(column.values)).any():
+        row = int(np.argmax(wrong))
+        raise LabelError(
+            f"{table.place(row)}: label {column.name!r} is {values[row]:g}, not 0 or 1", row
+        )
+    return values.astype(np.uint8)
+
+
+def _beside(column: Column) -> Array:
+    """Return a column that is no feature, as numbers or as texts."""
+    if column.kind == "category":
+        return column.texts
+    if column.seconds is not None:
+        return column.values + column.seconds / 86400
+    return column.values
+
+
+def _problem_of_weight(name: str, cell: str) -> str:
+    """Return why a cell of the column of weights is no number."""
+    if not cell or number_of(cell) is not None:
+        return problem_of_number(name, cell)
+    return f"{shown(cell)} is no number, as weights are"
+
+
+def _problem_of_target(name: str, cell: str) -> str:
+    """Return why a cell of a target is no number."""
+    problem = problem_of_number(name, cell)
+    if not cell or number_of(cell) is not None:
+        return problem
+    return f'{shown(cell)} is no number, as targets are; say label = "{name}" if these are classes'

@@ -1,0 +1,347 @@
+"""Tables of any kind of column, from any source, and new rows coded as those of the training."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dnn
+from dnn import ConfigurationError, DataError, LabelError
+from dnn.data.columns import Columns, read_rows
+
+TEXT = """\
+species,island,bill,sex,seen,tagged
+Adelie,Torgersen,39.1,male,2007-11-11,true
+Adelie,Dream,NA,female,2007-11-11,false
+Gentoo,Biscoe,46.1,NA,2008-11-06,true
+Chinstrap,Dream,46.5,female,2009-11-21,false
+"""
+DAYS = [13828, 13828, 14189, 14569]
+EXPECTED = np.array(
+    [
+        [2, 39.1, 1, DAYS[0], 1],
+        [1, np.nan, 0, DAYS[1], 0],
+        [0, 46.1, np.nan, DAYS[2], 1],
+        [1, 46.5, 0, DAYS[3], 0],
+    ],
+    np.float32,
+)
+KINDS = ("category", "number", "category", "date", "boolean")
+
+
+def written(folder: Path, text: str, name: str = "birds.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def load(source: Any, **options: Any) -> dnn.Dataset:
+    return dnn.load_table(source, "species", missing=["NA"], **options)
+
+
+def columns_of(text: str) -> dict[str, list[str]]:
+    head, *rows = [line.split(",") for line in text.splitlines()]
+    return {name: [row[at] for row in rows] for at, name in enumerate(head)}
+
+
+def frame_of(text: str, library: Any) -> Any:
+    """Return the table as a frame whose columns have types of their own."""
+    texts = columns_of(text)
+    dates = np.array(texts["seen"], "datetime64[ms]")
+    return library.DataFrame(
+        {
+            "seen": dates,
+            "tagged": [cell == "true" for cell in texts["tagged"]],
+            "sex": [None if cell == "NA" else cell for cell in texts["sex"]],
+            "bill": [None if cell == "NA" else float(cell) for cell in texts["bill"]],
+            "island": texts["island"],
+            "species": texts["species"],
+        }
+    )
+
+
+def check(data: dnn.Dataset) -> None:
+    columns = data.columns
+    assert columns is not None
+    order = [columns.features.index(name) for name in ("island", "bill", "sex", "seen", "tagged")]
+    np.testing.assert_array_equal(data.x[:, order], EXPECTED)
+    assert tuple(columns.kinds[at] for at in order) == KINDS
+    assert data.class_names == ("Adelie", "Chinstrap", "Gentoo")
+    assert data.y.tolist() == [0, 0, 2, 1]
+    assert columns.categories["island"] == ("Biscoe", "Dream", "Torgersen")
+    assert Columns.from_json(json.loads(json.dumps(columns.to_json()))) == columns
+
+
+def test_text_of_any_delimiter_and_compressed(tmp_path: Path) -> None:
+    check(load(written(tmp_path, TEXT)))
+    check(load(written(tmp_path, TEXT.replace(",", "\t"), "birds.tsv")))
+    check(load(written(tmp_path, TEXT.replace(",", ";"), "birds.txt")))
+    packed = tmp_path / "birds.csv.gz"
+    packed.write_bytes(gzip.compress(TEXT.encode()))
+    check(load(packed))
+    assert load(packed).name == "birds"
+    packed.write_bytes(packed.read_bytes()[:40])
+    with pytest.raises(DataError, match=r"birds\.csv\.gz: cannot be read"):
+        load(packed)
+
+
+def test_mappings_and_files_of_arrays(tmp_path: Path) -> None:
+    texts = columns_of(TEXT)
+    check(load(texts))
+    np.savez(tmp_path / "birds.npz", **{name: np.array(cells) for name, cells in texts.items()})
+    check(load(tmp_path / "birds.npz"))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_frames(library: str, tmp_path: Path) -> None:
+    frame = frame_of(TEXT, pytest.importorskip(library))
+    check(load(frame))
+    new = read_rows(frame, load(written(tmp_path, TEXT)).columns, 5)
+    np.testing.assert_array_equal(new.x.astype(np.float32), EXPECTED)
+    assert new.labels == ["Adelie", "Adelie", "Gentoo", "Chinstrap"]
+
+
+def test_categories_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"zone": pandas.Categorical([10, 9, 10]), "a": [1, 2, 3], "y": [0, 1, 0]}
+    )
+    data = dnn.load_table(frame)
+    assert data.columns is not None
+    assert data.columns.categories == {"zone": ("9", "10")}
+    assert data.x.tolist() == [[1, 1], [0, 2], [1, 3]]
+    new = read_rows({"zone": [9, 11, None], "a": [1, 2, 3]}, data.columns, 2)
+    np.testing.assert_array_equal(new.x[:, 0], [0, 2, np.nan])
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    frame = frame_of(TEXT, pytest.importorskip("polars"))
+    frame.write_parquet(tmp_path / "birds.parquet")
+    check(load(tmp_path / "birds.parquet"))
+    new = read_rows(tmp_path / "birds.parquet", load(written(tmp_path, TEXT)).columns, 5)
+    assert new.names == ("seen", "tagged", "sex", "bill", "island", "species")
+    assert new.cells[0][-2:] == ("Torgersen", "Adelie")
+    (tmp_path / "none.parquet").write_text("no parquet")
+    with pytest.raises(DataError, match=r"none\.parquet: cannot be read"):
+        load(tmp_path / "none.parquet")
+
+
+def test_new_rows_get_the_codes_of_the_training(tmp_path: Path) -> None:
+    columns = load(written(tmp_path, TEXT)).columns
+    new = "tagged,seen,sex,bill,island,note\nTRUE,2007-11-11,female,NA,Dotson,x\n"
+    new += "false,NA,M,1,Dream,y\n"
+    rows = read_rows(written(tmp_path, new, "new.csv"), columns, 5)
+    expected = [[3, np.nan, 0, DAYS[0], 1], [1, 1, 2, np.nan, 0]]
+    np.testing.assert_array_equal(rows.x, expected)
+    assert rows.labels is None
+    text = "\n".join(rows.notes)
+    assert "not trained on note: not read" in text
+    assert "column 'island': a cell holds a category" in text
+    assert "'Dotson' (1)" in text
+    with pytest.raises(DataError, match="line 2, column 'tagged': 'perhaps' is neither true nor"):
+        read_rows(written(tmp_path, new.replace("TRUE", "perhaps")), columns, 5)
+    with pytest.raises(DataError, match="line 2, column 'seen': '11/11' is no date"):
+        read_rows(written(tmp_path, new.replace("2007-11-11", "11/11")), columns, 5)
+
+
+def test_dates_and_times_are_two_features(tmp_path: Path) -> None:
+    text = "when,y\n2020-01-01T00:00:00,0\n2020-01-02 06:30:15.25,1\n2020-01-02T23:00:00-02:00,1\n"
+    data = dnn.load_table(written(tmp_path, text))
+    assert data.columns is not None
+    assert data.columns.features == ("when", "when (time of day)")
+    assert data.columns.kinds == ("date", "time")
+    assert data.x.tolist() == [[18262, 0], [18263, 23415.25], [18264, 3600]]
+    moments = np.array(
+        ["2020-01-01", "2020-01-02T06:30:15.25", "2020-01-03T01:00"], "datetime64[ms]"
+    )
+    for new in ({"when": moments}, written(tmp_path, text), {"when": ["2020-01-01"] * 3}):
+        rows = read_rows(new, data.columns, 2)
+        assert rows.x.shape == (3, 2)
+        assert rows.x[0].tolist() == [18262, 0]
+    german = dnn.load_table(
+        written(tmp_path, "when,y\n31.12.1969,0\n01.01.1970,1\n"), dates={"when": "%d.%m.%Y"}
+    )
+    assert german.x.tolist() == [[-1], [0]]
+    with pytest.raises(
+        DataError, match=r"line 2, column 'when': '31\.12\.1969' is no date such as"
+    ):
+        dnn.load_table(written(tmp_path, "when,y\n31.12.1969,0\n"), dates=["when"])
+    columns = german.columns
+    assert read_rows({"when": ["02.01.1970"]}, columns, 1).x.tolist() == [[1]]
+
+
+def test_columns_are_chosen_dropped_and_renamed(tmp_path: Path) -> None:
+    path = written(tmp_path, "id,a b,c,w,kind\n7,1,2,0.5,x\n8,3,4,1.5,y\n")
+    data = dnn.load_csv(
+        path, "label", drop=["id"], rename={"a b": "a", "kind": "label"}, weight="w", beside=["c"]
+    )
+    assert data.columns is not None
+    assert data.columns.features == ("a",)
+    assert data.x.tolist() == [[1], [3]]
+    assert data.weights is not None
+    assert data.weights.tolist() == [0.5, 1.5]
+    assert data.beside["c"].tolist() == [2, 4]
+    assert data.take(np.array([1])).beside["c"].tolist() == [4]
+    chosen = dnn.load_csv(path, "kind", features=["w", "c"], beside=["id", "c"])
+    assert chosen.x.tolist() == [[0.5, 2], [1.5, 4]]
+    assert chosen.beside["id"].tolist() == [7, 8]
+    rows = read_rows(path, data.columns, 1)
+    assert (rows.x.tolist(), rows.labels) == ([[1], [3]], ["x", "y"])
+    assert read_rows({"a": [5]}, data.columns, 1).x.tolist() == [[5]]
+
+
+def test_columns_without_names_are_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path, "7,red,1,0\n8,blue,2,1\n")
+    data = dnn.load_csv(path, header=False, drop=["1"])
+    assert data.x.tolist() == [[1, 1], [0, 2]]
+    assert data.columns is not None
+    assert data.columns.features == ("2", "3")
+    assert read_rows(path, data.columns, 2).x.tolist() == [[1, 1], [0, 2]]
+    assert read_rows(written(tmp_path, "red,1\n"), data.columns, 2).x.tolist() == [[1, 1]]
+
+
+def test_labels_that_are_numbers_but_names(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,y\n1,-1\n2,1\n3,10\n")
+    with pytest.raises(
+        LabelError, match=r'label -1 in row 0.*categories = \["y"\] takes numbers as'
+    ):
+        dnn.load_csv(path)
+    data = dnn.load_csv(path, categories=["y"])
+    assert (data.class_names, data.y.tolist()) == (("-1", "1", "10"), [0, 1, 2])
+    rows = read_rows({"a": [1, 2], "y": [10.0, -1]}, data.columns, 1)
+    assert [data.columns and data.columns.class_of(label) for label in rows.labels or ()] == [2, 0]
+
+
+def test_samples_with_several_labels(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,red,big\n1,0,1\n2,1,0\n")
+    data = dnn.load_csv(path, ["red", "big"])
+    assert (data.task, data.targets, data.y.tolist()) == (
+        "multilabel",
+        ("red", "big"),
+        [[0, 1], [1, 0]],
+    )
+    rows = read_rows(path, data.columns, 1)
+    assert rows.targets is not None
+    assert rows.targets.tolist() == data.y.tolist()
+    path = written(tmp_path, "a,tags\n1,red|big\n2,NA\n3,big\n")
+    data = dnn.load_csv(path, "tags", label_separator="|", missing=["NA"])
+    assert (data.targets, data.y.tolist()) == (("big", "red"), [[1, 1], [0, 0], [1, 0]])
+    rows = read_rows({"a": [1, 2], "tags": ["big", "tiny|red"]}, data.columns, 1)
+    np.testing.assert_array_equal(rows.targets, [[1, 0], [np.nan, np.nan]])
+    with pytest.raises(LabelError, match="label 'red' is 2, not 0 or 1"):
+        dnn.load_csv(written(tmp_path, "a,red,big\n1,2,1\n"), ["red", "big"])
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error", "words"),
+    [
+        (
+            TEXT,
+            {},
+            DataError,
+            r"line 3, column 'bill': 'NA' is no number; say missing = \[\"NA\"\]",
+        ),
+        (
+            "a,y\nx,0\n5,1\n",
+            {},
+            DataError,
+            "line 2, column 'a': 'x' is no number; .* categories = ",
+        ),
+        (
+            "a,y\n" + "x,0\n" * 5000 + "5,1\n",
+            {},
+            DataError,
+            "line 5002, column 'a': '5' is a number",
+        ),
+        (
+            "a,b,y\n1,x,0\n2,,1\n",
+            {},
+            DataError,
+            r"line 3, column 'b': the cell is empty; .*\[\"\"\]",
+        ),
+        (
+            "a,y\n1,x\n2,NA\n",
+            {"missing": ["NA"]},
+            LabelError,
+            "line 3: label in row 1 .* is missing",
+        ),
+        (
+            "a,y\n1,x\n2,z\n",
+            {"target": "y"},
+            DataError,
+            "'x' is no number, as targets are; say label",
+        ),
+        ("a,y\n1,0.5\n", {}, LabelError, "for a regression say target = 'y'"),
+        ("a,y\n1,0\n", {"drop": ["b"]}, DataError, "there is no column 'b'"),
+        ("age,y\n1,0\n", {"drop": ["ages"]}, DataError, "no column 'ages'; is it 'age'"),
+        (
+            "a,y\n1,0\n",
+            {"features": ["y"]},
+            ConfigurationError,
+            "'y' is to be predicted, and among",
+        ),
+        ("a,y\n1,0\n", {"features": ["a"], "drop": ["y"]}, ConfigurationError, "features and drop"),
+        ("a,y\n1,0\n", {"rename": {"a": "y"}}, ConfigurationError, "two columns the name 'y'"),
+        ("a,y\n1,0\n", {"drop": ["a"]}, DataError, "no column beside the labels, 'y'"),
+        ("a,y\n1,0\n", {"weight": "w"}, DataError, "there is no column 'w'"),
+        ("a,y\n1,0\n2\n", {}, DataError, "line 3: 1 cells, not 2"),
+        ("a,w,y\n1,-1,0\n", {"weight": "w"}, DataError, "weight"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_remedy(
+    text: str, options: Any, error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        dnn.load_csv(written(tmp_path, text), -1 if "species" not in text else "species", **options)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (
+            {"a": [1, 2], "y": [0]},
+            "columns are vectors of one length, and there are 'a' of 2, 'y' of 1",
+        ),
+        ({"a": [[1], [2]], "y": [0, 1]}, r"column 'a' has the shape \(2, 1\)"),
+        ({"a": [1, object()], "y": [0, 1]}, "row 1, column 'a': <object"),
+        ({"a": np.array([1, 2], "timedelta64[s]"), "y": [0, 1]}, "holds durations"),
+        ({"a": [1.0, np.inf], "y": [0, 1]}, "row 1, column 'a': inf is not finite"),
+        ({"a": [], "y": []}, "no rows"),
+        (5, "a table is a path, a frame of pandas or polars, or a mapping of columns, not int"),
+    ],
+)
+def test_tables_in_memory_that_are_none(table: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        dnn.load_table(table)
+
+
+def test_a_file_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
+    count = 10_000
+    rows = [f"{i / 7!r},{'odd' if i % 2 else 'even'},{i % 3}" for i in range(count)]
+    data = dnn.load_csv(written(tmp_path, "\n".join(["a,b,y", *rows])))
+    np.testing.assert_array_equal(data.x[:, 0], (np.arange(count) / 7).astype(np.float32))
+    np.testing.assert_array_equal(data.x[:, 1], np.arange(count) % 2)
+    np.testing.assert_array_equal(data.y, np.arange(count) % 3)
+
+
+def test_rows_without_a_label_are_left_out_if_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path, "a,p,y\n1,5,x\n2,NA,NA\n3,7,z\n4,1e39,x\n")
+    data = dnn.load_csv(path, missing=["NA"], skip_unlabelled=True, drop=["p"])
+    assert (data.x.tolist(), data.y.tolist()) == ([[1], [3], [4]], [0, 1, 0])
+    assert "1 of 4 rows have no 'y': left out" in caplog.text
+    # Lines are still those of the file.
+    for answer in ({"label": "y"}, {"target": "p", "drop": ["y"]}):
+        with pytest.raises(DataError, match=r"line 5, column 'p': 1e\+39 is beyond float32"):
+            dnn.load_csv(path, missing=["NA"], skip_unlabelled=True, **answer)
+    prices = dnn.load_table({"a": [1, 2], "p": [None, 3]}, target="p", skip_unlabelled=True)
+    assert (prices.x.tolist(), prices.y.tolist()) == ([[2]], [[3]])
+    with pytest.raises(DataError, match="no row has a 'p'"):
+        dnn.load_table({"a": [1], "p": [None]}, target="p", skip_unlabelled=True)
