@@ -300,10 +300,7 @@ class Predictions(NamedTuple):
     probabilities: Array | None = None
 
     def counts(self) -> tuple[Array, Array, Array]:
-        """Return what is rightly predicted, true, and predicted, of each class or label, (K, C)."""
-        if self.task == "multilabel":
-            truth, predicted = self.truth > 0, self.predicted > 0
-            return (truth & predicted).sum(1), truth.sum(1), predicted.sum(1)
+        """Return what is rightly predicted, true, and predicted, of each class, (K, classes)."""
         counts = confusion(self.truth, self.predicted)
         return np.diagonal(counts, axis1=1, axis2=2), counts.sum(-1), counts.sum(-2)
 
@@ -336,16 +333,14 @@ def f1(given: Predictions) -> Array:
 
 
 def macro_f1(given: Predictions) -> Array:
-    """Return the mean of F1 over classes that are there or predicted; of labels, over all."""
+    """Return the mean of F1 over classes that are there or predicted."""
     right, true, predicted = given.counts()
     either = true + predicted
-    return _mean_over_classes(
-        _ratio(2.0 * right, either), (either > 0) | (given.task == "multilabel")
-    )
+    return _mean_over_classes(_ratio(2.0 * right, either), either > 0)
 
 
 def micro_f1(given: Predictions) -> Array:
-    """Return F1 of the counts of all classes or labels together."""
+    """Return F1 of the counts of all classes together."""
     right, true, predicted = (counts.sum(-1) for counts in given.counts())
     return _ratio(2.0 * right, true + predicted)
 

@@ -535,6 +535,18 @@ def test_targets_that_further_losses_refuse():
         NeuralNetwork(mlp(3, [], 1), "huber").fit(*two_classes(), class_weight="balanced")
 
 
+def test_predictions_of_distributions():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(60, 3)).astype("f4"), generator.dirichlet([0.5] * 4, 60)
+    model = NeuralNetwork(mlp(3, [5], 4, "tanh"), "kullback_leibler", Adam(0.02), seed=1)
+    history = model.fit(x, y, epochs=10)
+    assert history.loss[-1] < history.loss[0]
+    np.testing.assert_allclose(model.predict(x), model.predict_proba(x), rtol=1e-5)
+    found = model.predict(x)
+    divergence = np.sum(y * (np.log(np.maximum(y, 1e-30)) - np.log(found)), axis=1).mean()
+    assert model.evaluate(x, y) == {"loss": pytest.approx(divergence, rel=1e-4)}
+
+
 def test_predictions_of_counts_and_quantiles():
     generator = np.random.default_rng(0)
     x = generator.uniform(0, 2, (400, 1)).astype("f4")
