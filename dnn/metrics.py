@@ -292,12 +292,15 @@ class Predictions(NamedTuple):
         ``"classification"``, or ``"multilabel"``.
     truth, predicted : array of int64, shape (K, n), or of 0 and 1, shape (K, n, labels)
     probabilities : array, shape (K, n, classes or labels), optional
+    classes : int
+        That there are, of which some may be neither true nor predicted.
     """
 
     task: str
     truth: Array
     predicted: Array
     probabilities: Array | None = None
+    classes: int = 0
 
     def counts(self) -> tuple[Array, Array, Array]:
         """Return what is rightly predicted, true, and predicted, of each class, (K, classes)."""
@@ -323,13 +326,11 @@ def balanced_accuracy(given: Predictions) -> Array:
 
 
 def f1(given: Predictions) -> Array:
-    """Return F1 of class 1 where there are no others but 0, else the mean over all classes."""
-    right, true, predicted = given.counts()
-    if right.shape[-1] > 2:
+    """Return F1 of class 1 where there are no others but 0, else `macro_f1`."""
+    if given.classes > 2:
         return macro_f1(given)
-    if right.shape[-1] == 1:
-        return np.zeros(len(right))
-    return _ratio(2.0 * right, true + predicted)[:, 1]
+    truth, predicted = given.truth == 1, given.predicted == 1
+    return _ratio(2.0 * (truth & predicted).sum(-1), truth.sum(-1) + predicted.sum(-1))
 
 
 def macro_f1(given: Predictions) -> Array:
