@@ -56,6 +56,12 @@ def test_each_routine_convolves_as_numpy_does(ops, seed):
         device_checks.check_convolution(ops, each)
 
 
+@pytest.mark.parametrize("seed", range(0, 300, 10))
+def test_each_routine_convolves_what_is_rounded_as_numpy_does(ops, seed):
+    for each in range(seed, seed + 10):
+        device_checks.check_reduced_convolution(ops, each)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_pooling_has_the_bits_of_numpy(ops, kind, layout):

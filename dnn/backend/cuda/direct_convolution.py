@@ -33,7 +33,17 @@ from dnn.backend.cuda.launch import Launcher, element_strides
 from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, for_each, function, lengths
 from dnn.backend.ops import Array, Step
 
-__all__ = ["EPILOGUES", "FORMS", "direct", "direct_kernel", "tiles", "tiles_kernel"]
+__all__ = [
+    "EPILOGUES",
+    "FORMS",
+    "direct",
+    "direct_kernel",
+    "finished",
+    "launch",
+    "parameters_of",
+    "tiles",
+    "tiles_kernel",
+]
 
 EPILOGUES = ("", "bias", "relu", "bias_relu")
 """Operations of a forward kernel on a sum before it is stored."""
@@ -54,27 +64,33 @@ WANTED_BLOCKS, FEWEST_PIXELS = 528, 256
 132 processors, or a part has so few pixels."""
 
 
-def _finished(epilogue: str, value: str, at: str, place: str, f: str) -> str:
-    """Return the statements that store a sum of a forward kernel."""
+def finished(epilogue: str, value: str, f: str) -> str:
+    """Return the statements that make `value` of a sum, with the bias of filter `f` and a relu."""
     lines = [f"A value = {value};"]
     if "bias" in epilogue:
-        lines.append(f"value = value + p_bias[m * bias_m + {f}];")
+        lines.append(f"value = value + (A)p_bias[m * bias_m + {f}];")
     if "relu" in epilogue:
         lines.append("value = value > A(0) || value != value ? value : A(0);")
-    return " ".join([*lines, f"{at}[{place}] = value;"])
+    return " ".join(lines)
+
+
+def parameters_of(kind: str, operand: str, result: str, bias: str = "") -> str:
+    """Return the parameters of a kernel of types in C++; an empty one of a bias means none.
+
+    They are: both operands, the bias, the result, elements to the next model's bias, number of
+    parts, pixels of a part, elements to the next part of the result, and `GEOMETRY`.
+    """
+    arrays = [f"const {operand}* p_{each}" for each in OPERANDS[kind]]
+    arrays += [f"const {bias}* p_bias"] if bias else []
+    numbers = lengths("bias_m parts length part_step")
+    return f"{', '.join(arrays)}, {result}* p_out, {numbers},\n    {PARAMETERS}"
 
 
 def _kernel(name: str, kind: str, code: str, epilogue: str, body: str) -> Kernel:
-    """Return the kernel of a body, with parameters and declarations.
-
-    Its parameters: both operands, a bias, the result, elements to the next model's bias, number of
-    parts, pixels of a part, elements to the next part of the result, and `GEOMETRY`.
-    """
-    read = [*OPERANDS[kind], *(["bias"] if "bias" in epilogue else [])]
-    arrays = ", ".join(f"const {C_TYPES[code]}* p_{each}" for each in read)
-    numbers = lengths("bias_m parts length part_step")
-    parameters = f"{arrays}, {C_TYPES[code]}* p_out, {numbers},\n    {PARAMETERS}"
-    return function(name, parameters, f"typedef {C_TYPES[code]} A;\n    {DECLARED}\n    {body}")
+    """Return the kernel of a body, with parameters and declarations."""
+    kept = C_TYPES[code]
+    parameters = parameters_of(kind, kept, kept, kept if "bias" in epilogue else "")
+    return function(name, parameters, f"typedef {kept} A;\n    {DECLARED}\n    {body}")
 
 
 def _direct_forward(epilogue: str) -> str:
@@ -99,7 +115,8 @@ def _direct_forward(epilogue: str) -> str:
                 for (int c = 0; c < per_group; ++c) total = total + met[c * x_c] * by[c * taps];
             }}
         }}
-        {_finished(epilogue, "total", "p_out", place, "f")}""",
+        {finished(epilogue, "total", "f")}
+        p_out[{place}] = value;""",
         "_",
     )
 
@@ -230,7 +247,8 @@ if ({_INSIDE}) value = p_x[row_at[j] + c * x_c + y * x_y + x * x_x];
             f"""
 const int pixel = (int)(row % area), oy = pixel / out_width, ox = pixel % out_width;
 const long long n = row / area, f = g * filters_each + column;
-{_finished(epilogue, "sum", "p_out", place, "f")}
+{finished(epilogue, "sum", "f")}
+p_out[{place}] = value;
 """,
         )
     if kind == "data":
@@ -396,22 +414,37 @@ def _routine(ops: Any, problem: Convolution, name: str) -> Routine:
 
     def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
         if parts == 1:
-            return [(ops.run_kernels, (_launch, name, problem, 1, inputs, out))]
+            return [(ops.run_kernels, (_launch_form, name, problem, 1, inputs, out))]
         assert workspace is not None
         partial = workspace[:wanted].view(problem.dtype).reshape(parts, models, size)
         total = with_axis(out, problem.models is not None).reshape(1, models, size)
         return [
-            (ops.run_kernels, (_launch, name, problem, parts, inputs, partial)),
+            (ops.run_kernels, (_launch_form, name, problem, parts, inputs, partial)),
             (ops.sum, (partial, (0,), total)),
         ]
 
     return Routine(name, -(-wanted // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, steps)
 
 
-def _launch(
+def _launch_form(
     launcher: Launcher,
     name: str,
     problem: Convolution,
+    parts: int,
+    inputs: Sequence[Any],
+    out: Any,
+) -> None:
+    flags = [each for each in ("bias", "relu") if getattr(problem, each)]
+    kernel = FORMS[name](problem.kind, problem.dtype, "_".join(flags))
+    blocks = _blocks(name, problem) * (problem.models or 1) * parts
+    launch(launcher, problem, kernel, blocks, parts, inputs, out)
+
+
+def launch(
+    launcher: Launcher,
+    problem: Convolution,
+    kernel: Kernel,
+    blocks: int,
     parts: int,
     inputs: Sequence[Any],
     out: Any,
@@ -435,10 +468,7 @@ def _launch(
             "weights": (a, b, result),
         }[problem.kind]
         numbers = geometry(problem, models, x, y, element_strides(w)[0] if len(w) > 1 else 0)
-    flags = [each for each in ("bias", "relu") if getattr(problem, each)]
-    kernel = FORMS[name](problem.kind, problem.dtype, "_".join(flags))
     bias_step = element_strides(bias[0])[0] if bias and len(bias[0]) > 1 else 0
     arrays = [*inputs[:2], *(inputs[2:] if problem.bias else ()), out]
     further = [np.int64(n) for n in (bias_step, parts, length, part_step)]
-    blocks = _blocks(name, problem) * models * parts
     launcher.launch(kernel, blocks, [*arrays, *further, *numbers], joins=False)

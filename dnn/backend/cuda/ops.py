@@ -24,6 +24,7 @@ from dnn.backend.cuda import (
     products,
     recurrence,
     reductions,
+    tensor_cores,
 )
 from dnn.backend.cuda.joining import Call, Region, Uses
 from dnn.backend.cuda.launch import Launcher, Replay
@@ -48,6 +49,7 @@ from dnn.backend.routines import (
 __all__ = ["CudaOps"]
 
 BFLOAT16_ONE = 0x3F80
+CAPABILITY_MAJOR = 75  # cudaDevAttrComputeCapabilityMajor
 
 
 def _launched(function: Callable[..., Any]) -> Any:
@@ -435,17 +437,26 @@ class CudaOps(Ops):
         """Return the routines of a convolution: im2col, tiles, and a thread for each element.
 
         The last one comes first in depthwise convolutions, which have no product of matrices. Other
-        precisions than float32 have im2col alone, by cuBLAS.
+        precisions than float32 have im2col and, on GPUs that have them, a product on tensor cores,
+        which comes first where im2col would write columns.
         """
         if problem.is_empty:
             return [Routine("direct", 0, self._no_products)]
         first = im2col.routine(self, problem)
         if problem.precision != "float32":
-            return [first]
+            if not self._has_tensor_cores or not tensor_cores.fits(problem):
+                return [first]
+            other = tensor_cores.routine(self, problem)
+            return [first, other] if im2col.is_pointwise(problem) else [other, first]
         tiles = direct_convolution.tiles(self, problem)
         direct = direct_convolution.direct(self, problem)
         is_depthwise = problem.channels == problem.groups == problem.filters
         return [direct, tiles, first] if is_depthwise else [first, tiles, direct]
+
+    @functools.cached_property
+    def _has_tensor_cores(self) -> bool:
+        get = self.cupy.cuda.runtime.deviceGetAttribute
+        return bool(get(CAPABILITY_MAJOR, self._index) >= tensor_cores.LEAST_CAPABILITY)
 
     def _no_products(
         self, inputs: Sequence[Array], out: Array, workspace: Array | None
