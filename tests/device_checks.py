@@ -356,7 +356,8 @@ def check_reduced_convolution(ops, seed, **given):
     expected = image_problems.exact(problem._replace(precision="float32"), values)
     dtype = problem.dtypes[-1] if seed % 7 else np.dtype(np.float32)
     offered = ops.convolutions(problem)
-    assert {routine.name for routine in offered} == {"im2col", "tensor_cores"}
+    names = {"im2col", "tensor_cores", *["direct"] * (problem.precision != "tf32")}
+    assert {routine.name for routine in offered} == names
     largest = max(np.abs(expected).max(), 1) * ROUNDED[dtype.str[1:]]
     for routine in offered:
         found = image_problems.run(ops, routine, problem, inputs, dtype)

@@ -29,10 +29,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine
-from dnn.backend.cuda.direct_convolution import FEWEST_PIXELS, finished, launch, parameters_of
-from dnn.backend.cuda.images import DECLARED
+from dnn.backend.cuda.direct_convolution import FEWEST_PIXELS, Types, launch
 from dnn.backend.cuda.launch import LOAD_BYTES, Launcher, element_strides
-from dnn.backend.cuda.source import C_TYPES, ITEM_BYTES, THREADS, Kernel, code_of, function, stored
+from dnn.backend.cuda.source import ITEM_BYTES, THREADS, Kernel
 from dnn.backend.ops import Array, Step
 
 __all__ = ["LEAST_CAPABILITY", "Form", "fits", "functions", "kernel", "routine"]
@@ -78,9 +77,7 @@ class Form(NamedTuple):
     ----------
     kind : str
         Of the convolution.
-    code, out, bias : str
-        Types of operands, of the result and of the bias, which may be empty.
-    relu : bool
+    types : Types
     rows : int
         Of a tile.
     many : pair of int
@@ -90,10 +87,7 @@ class Form(NamedTuple):
     """
 
     kind: str
-    code: str
-    out: str
-    bias: str
-    relu: bool
+    types: Types
     rows: int
     many: tuple[int, int]
     pairs: int
@@ -454,21 +448,19 @@ class _Tile:
 @functools.cache
 def kernel(form: Form) -> Kernel:
     """Return the kernel of a form; its parameters are those of `direct_convolution`."""
-    product, unit = _PRODUCTS[form.kind], UNITS[form.code]
+    types = form.types
+    product, unit = _PRODUCTS[form.kind], UNITS[types.operands]
     depth = DEPTH_BYTES // unit.size
     sizes = zip(product.operands, (form.rows, COLUMNS), form.many, strict=True)
     a, b = (_Tile(operand, unit, length, many) for operand, length, many in sizes)
     warps_down = form.rows // 32
     wide = COLUMNS * warps_down // WARPS  # columns of a warp
-    result = C_TYPES[form.out]
-    epilogue = [word for word, has in (("bias", form.bias), ("relu", form.relu)) if has]
     of_filter = "g * filters_each + column + e"
-    value = finished("_".join(epilogue), "sums[i][j][lower * 2 + first + e]", of_filter)
-    keeps = stored(form.out, "value")
+    value = types.finished("sums[i][j][lower * 2 + first + e]", of_filter)
     decoded = _CHUNK.format(k="column") if form.kind == "weights" else ""
     rows = "" if "n_rows" in product.tile else "const int n_rows = all_rows;"
-    several, pair_bytes = product.chunk // unit.size, form.pairs * ITEM_BYTES[form.out]
-    body = f"""struct alignas({pair_bytes}) Pair {{ {result} of[{form.pairs}]; }};
+    several, pair_bytes = product.chunk // unit.size, form.pairs * ITEM_BYTES[types.out]
+    body = f"""struct alignas({pair_bytes}) Pair {{ R of[{form.pairs}]; }};
     {a.declared()}
     {b.declared()}
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
@@ -548,19 +540,15 @@ def kernel(form: Form) -> Kernel:
                         #pragma unroll
                         for (int e = 0; e < {form.pairs}; ++e) {{
                             {value}
-                            pair.of[e] = {keeps};
+                            pair.of[e] = value;
                         }}
                         *(Pair*)&{product.element} = pair;
                     }}
             }}
     }}"""
-    bias = C_TYPES[form.bias] if form.bias else ""
-    parameters = parameters_of(form.kind, C_TYPES[form.code], result, bias)
-    types = "_".join(each for each in (form.code, form.out, form.bias) if each)
-    name = f"tensor_cores_{'_'.join([form.kind, *epilogue])}__{types}"
-    name += f"__{'_'.join(map(str, (form.rows, *form.many, form.pairs)))}"
-    text = f"typedef float A;\n    {DECLARED}\n    {body}"
-    return function(name, parameters, text, functions(form.code))
+    shape = "_".join(map(str, (form.rows, *form.many, form.pairs)))
+    name = f"tensor_cores_{form.kind}{types.words}__{shape}"
+    return types.kernel(name, form.kind, body, functions(types.operands))
 
 
 def fits(problem: Convolution) -> bool:
@@ -625,7 +613,7 @@ def _many(x: Any, problem: Convolution, channels: int) -> int:
 
 def _form(problem: Convolution, inputs: Sequence[Any], out: Any) -> Form:
     """Return the form of the kernel of some arrays. Their values do not depend on it."""
-    first, second, *bias = inputs
+    first, second = inputs[:2]
     channels, filters = (n // problem.groups for n in (problem.channels, problem.filters))
     pairs, rows = 1, LOW
     if problem.kind == "weights":
@@ -638,8 +626,7 @@ def _form(problem: Convolution, inputs: Sequence[Any], out: Any) -> Form:
         is_even = not any(step % 2 for step in element_strides(out)[:-1])
         is_aligned = out.data.ptr % (2 * out.dtype.itemsize) == 0
         pairs += problem.layout == "NHWC" and columns % 2 == 0 and is_even and is_aligned
-    types = code_of(first.dtype), code_of(out.dtype), code_of(bias[0].dtype) if bias else ""
-    return Form(problem.kind, *types, problem.relu, rows, many, pairs)
+    return Form(problem.kind, Types.of(problem, inputs, out), rows, many, pairs)
 
 
 def _launch(
