@@ -15,8 +15,7 @@ which all meet the same taps, and leaves out the others.
 
 References
 ----------
-.. [1] NVIDIA, PTX ISA 8.7, 9.7.14.5: fragments of ``mma``, and ``ldmatrix``.
-.. [2] Chetlur et al., cuDNN: Efficient primitives for deep learning, arXiv:1410.0759, 2014.
+.. [1] Chetlur et al., cuDNN: Efficient primitives for deep learning, arXiv:1410.0759, 2014.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ import numpy as np
 
 from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine
 from dnn.backend.cuda.direct_convolution import FEWEST_PIXELS, Types, launch
+from dnn.backend.cuda.fragments import UNITS, Tile, functions
 from dnn.backend.cuda.launch import LOAD_BYTES, Launcher, element_strides
 from dnn.backend.cuda.source import ITEM_BYTES, THREADS, Kernel
 from dnn.backend.ops import Array, Step
 
-__all__ = ["LEAST_CAPABILITY", "Form", "fits", "functions", "kernel", "routine"]
+__all__ = ["LEAST_CAPABILITY", "Form", "fits", "kernel", "routine"]
 
 LEAST_CAPABILITY = 8
 """Compute capability of the GPUs with which tensor cores for bfloat16 and TF32 came."""
@@ -52,22 +52,6 @@ WARPS = THREADS // 32
 
 MOST = (1 << 31) - 1
 """Most pixels, and products for a pixel: they are numbered by 32 bits."""
-
-
-class _Unit(NamedTuple):
-    """How tensor cores multiply a type: its bits in C++, bytes, name, and `mma`'s depth."""
-
-    element: str
-    size: int
-    name: str
-    depth: int
-
-
-UNITS = {
-    "f2": _Unit("unsigned short", 2, "f16", 16),
-    "u2": _Unit("unsigned short", 2, "bf16", 16),
-    "f4": _Unit("float", 4, "tf32", 8),
-}
 
 
 class Form(NamedTuple):
@@ -93,54 +77,15 @@ class Form(NamedTuple):
     pairs: int
 
 
-_MULTIPLY = """__device__ __forceinline__ void multiply_add(
-    float (&c)[4], const unsigned int (&a)[4], const unsigned int (&b)[2])
-{{
-    asm volatile("mma.sync.aligned.m16n8k{depth}.row.col.f32.{name}.{name}.f32 "
-        "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}}
-"""
-
-_LOAD_MATRICES = """__device__ __forceinline__ void load_matrices{name}(
-    unsigned int (&r)[4], const unsigned short* row)
-{{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4{form}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
-        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-        : "l"(__cvta_generic_to_shared(row)) : "memory");
-}}
-"""
-
-_ROUND = """__device__ __forceinline__ unsigned int rounded(float x)
-{
-    unsigned int bits;
-    asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-}
-"""
-
-
-def functions(code: str) -> str:
-    """Return the device functions of a type."""
-    unit = UNITS[code]
-    multiply = _MULTIPLY.format(depth=unit.depth, name=unit.name)
-    if code == "f4":
-        return multiply + _ROUND
-    forms = [_LOAD_MATRICES.format(name=f"_{x}" * bool(x), form=f".{x}" * bool(x))
-             for x in ("", "trans")]  # fmt: skip
-    return "".join([multiply, *forms])
-
-
 class _Operand(NamedTuple):
     """One of the matrices, in C++: how a thread finds the elements that it loads.
 
+    Matrix ``a`` has the rows of the result, and ``b`` its columns.
+
     Attributes
     ----------
-    name : str
-        ``"a"``, whose rows are those of the result, or ``"b"``, with its columns.
     by_depth : bool
-        Whether neighbouring threads load, and shared memory holds, neighbours along the depth.
+        Whether neighbouring threads load neighbours along the depth.
     side : str
         Statements that find row or column number `side` of a thread, as its j-th one.
     depth : str
@@ -150,7 +95,6 @@ class _Operand(NamedTuple):
     element : str
     """
 
-    name: str
     by_depth: bool
     side: str
     depth: str
@@ -195,7 +139,6 @@ class _Product(NamedTuple):
 
 def _forward() -> _Product:
     a = _Operand(
-        "a",
         True,
         f"""const int n = side / area, pixel = side % area;
 a_at[j] = m * x_m + n * x_n + (long long)g * per_group * x_c;
@@ -207,7 +150,6 @@ const bool is_inside = {_IN_IMAGE};""",
         "p_x[a_at[j] + c * x_c + y * x_y + x * x_x]",
     )
     b = _Operand(
-        "b",
         True,
         """const long long filter = (long long)g * filters_each + side;
 b_at[j] = side < n_columns ? m * w_m + filter * per_group * taps : -1;""",
@@ -233,7 +175,6 @@ const long long to = m * y_m + n * y_n + (long long)g * filters_each * y_c
 
 def _data() -> _Product:
     a = _Operand(
-        "a",
         True,
         f"""const int n = side / (tall * wide), pixel = side % (tall * wide);
 a_at[j] = m * y_m + n * y_n + (long long)g * filters_each * y_c;
@@ -247,7 +188,6 @@ const bool is_inside = at_y >= 0 && at_x >= 0 && at_y % down == 0 && at_x % righ
         "p_y[a_at[j] + c * y_c + oy * y_y + ox * y_x]",
     )
     b = _Operand(
-        "b",
         False,
         """const long long weight = ((long long)g * filters_each * per_group + side) * taps;
 b_at[j] = side < n_columns ? m * w_m + weight : -1;""",
@@ -281,7 +221,6 @@ const long long to = m * x_m + n * x_n + (long long)g * per_group * x_c
 
 def _weights() -> _Product:
     a = _Operand(
-        "a",
         False,
         "a_at[j] = side < n_rows ? m * y_m + ((long long)g * filters_each + side) * y_c : -1;",
         _PIXEL,
@@ -289,7 +228,6 @@ def _weights() -> _Product:
         "p_y[a_at[j] + n * y_n + oy * y_y + ox * y_x]",
     )
     b = _Operand(
-        "b",
         False,
         _CHUNK.format(k="side")
         + f"""const int tap = q % taps;
@@ -319,51 +257,38 @@ const long long to = part * part_step + m * w_m + filter * per_group * taps;""",
 _PRODUCTS = {"forward": _forward(), "data": _data(), "weights": _weights()}
 
 
-class _Tile:
-    """The part of an operand in shared memory, in C++, and how a thread loads its share of it."""
+class _Loads:
+    """How the threads of a block load a tile of an operand, in C++."""
 
-    def __init__(self, operand: _Operand, unit: _Unit, length: int, many: int) -> None:
-        self.operand, self.unit, self.many = operand, unit, many
-        depth = DEPTH_BYTES // unit.size
-        # Rows in shared memory are apart by what brings their parts of a fragment to other banks.
-        self.apart = depth + LOAD_BYTES // unit.size if operand.by_depth else length + 8
-        self.size = (length if operand.by_depth else depth) * self.apart
-        self.loads = length * depth // (many * THREADS)
-        self.across = (depth if operand.by_depth else length) // many
-        self.sides = self.loads if operand.by_depth else 1
-        self.turns = f"#pragma unroll\n        for (int i = 0; i < {self.loads}; ++i)"
-
-    def at(self, side: str, k: str) -> str:
-        """Return the place of an element in shared memory."""
-        down, along = (side, k) if self.operand.by_depth else (k, side)
-        return f"({down}) * {self.apart} + {along}"
+    def __init__(self, operand: _Operand, tile: Tile, many: int) -> None:
+        self.operand, self.tile, self.many = operand, tile, many
+        length, depth = tile.length, tile.depth
+        self.number = length * depth // (many * THREADS)
+        self.across = (depth if tile.by_depth else length) // many
+        self.sides = self.number if tile.by_depth else 1
+        self.turns = f"#pragma unroll\n        for (int i = 0; i < {self.number}; ++i)"
 
     @property
     def _own(self) -> tuple[str, str]:
         """Side and depth of a thread's i-th load."""
         along = f"thread % {self.across} * {self.many}"
         down = f"thread / {self.across} + i * {THREADS // self.across}"
-        return (down, along) if self.operand.by_depth else (along, down)
-
-    @property
-    def _word(self) -> str:
-        """The type of elements in shared memory."""
-        return "unsigned int" if self.unit.size == 4 else self.unit.element
+        return (down, along) if self.tile.by_depth else (along, down)
 
     def declared(self) -> str:
         """Return the declarations for all tiles."""
-        name, many = self.operand.name, self.many
-        size = many * self.unit.size
-        return f"""struct alignas({size}) Loaded_{name} {{ {self.unit.element} of[{many}]; }};
-    struct alignas({size}) Kept_{name} {{ {self._word} of[{many}]; }};
-    alignas({LOAD_BYTES}) __shared__ {self._word} {name}_tile[2][{self.size}];"""
+        name, many, unit = self.tile.name, self.many, self.tile.unit
+        size = many * unit.size
+        return f"""struct alignas({size}) Loaded_{name} {{ {unit.element} of[{many}]; }};
+    struct alignas({size}) Kept_{name} {{ {unit.word} of[{many}]; }};
+    alignas({LOAD_BYTES}) __shared__ {unit.word} {name}_tile[2][{self.tile.size}];"""
 
     def state(self) -> str:
         """Return the statements of a new tile: where the rows or columns of a thread begin."""
-        name = self.operand.name
+        name = self.tile.name
         side, _ = self._own
         first = "first_row" if name == "a" else "first_column"
-        return f"""Loaded_{name} {name}_next[{self.loads}];
+        return f"""Loaded_{name} {name}_next[{self.number}];
         long long {name}_at[{self.sides}];
         [[maybe_unused]] int {name}_y[{self.sides}], {name}_x[{self.sides}];
         #pragma unroll
@@ -376,9 +301,9 @@ class _Tile:
         """Return the statements that load a thread's elements from memory, from `begin` on."""
         operand, (_, k) = self.operand, self._own
         depth = f"const int k = begin + {k};\n{operand.depth}"
-        outside, inside = (depth, "") if operand.by_depth else ("", depth)
-        j = "i" if operand.by_depth else "0"
-        kind = f"Loaded_{operand.name}"
+        outside, inside = (depth, "") if self.tile.by_depth else ("", depth)
+        j = "i" if self.tile.by_depth else "0"
+        kind = f"Loaded_{self.tile.name}"
         return f"""{{
         {outside}
         {self.turns} {{
@@ -387,62 +312,22 @@ class _Tile:
             {operand.inside}
             {kind} loaded = {{}};
             if (k < last && is_inside) loaded = *(const {kind}*)&{operand.element};
-            {operand.name}_next[i] = loaded;
+            {self.tile.name}_next[i] = loaded;
         }}
         }}"""
 
     def keep(self) -> str:
         """Return the statements that write a thread's elements to shared memory."""
-        name = self.operand.name
+        name = self.tile.name
         side, k = self._own
         word = f"{name}_next[i].of[e]"
-        word = f"rounded({word})" if self.unit.size == 4 else word
+        word = f"rounded({word})" if self.tile.unit.size == 4 else word
         return f"""{self.turns} {{
             Kept_{name} kept;
             #pragma unroll
             for (int e = 0; e < {self.many}; ++e) kept.of[e] = {word};
-            *(Kept_{name}*)&{name}_tile[buffer][{self.at(side, k)}] = kept;
+            *(Kept_{name}*)&{name}_tile[buffer][{self.tile.at(side, k)}] = kept;
         }}"""
-
-    def fragments(self, number: int) -> str:
-        """Return the statements that read `number` fragments of a warp, as `mma` wants them."""
-        name, step = self.operand.name, self.unit.depth
-        first = "warp_row" if name == "a" else "warp_column"
-        tile = f"{name}_tile[buffer]"
-        registers = f"unsigned int {name}[{number}][{4 if name == 'a' else 2}];"
-        if self.unit.size == 4:
-            group, inside = "lane / 4", f"step * {step} + lane % 4"
-            length = 16 if name == "a" else 8
-            upper = f"{first} + f * {length} + {group}"
-            halves = [upper, f"{upper} + 8"][: length // 8]
-            places = [(side, k) for k in (inside, f"{inside} + 4") for side in halves]
-            reads = [f"{name}[f][{r}] = {tile}[{self.at(*place)}];"
-                     for r, place in enumerate(places)]  # fmt: skip
-            text = " ".join(reads)
-            return f"""{registers}
-            #pragma unroll
-            for (int f = 0; f < {number}; ++f) {{ {text} }}"""
-        # Four matrices of 8 x 8; of b, those of two neighbouring fragments.
-        eighth = "lane / 8 % 2 * 8", "lane / 16 * 8"
-        sides, along = eighth if name == "a" else eighth[::-1]
-        within = "lane % 8"
-        by_depth = self.operand.by_depth
-        side = f"{first} + f * 16 + {sides}{f' + {within}' if by_depth else ''}"
-        k = f"step * {step} + {along}{'' if by_depth else f' + {within}'}"
-        load = f"load_matrices{'' if by_depth else '_trans'}"
-        address = f"&{tile}[{self.at(side, k)}]"
-        if name == "a":
-            return f"""{registers}
-            #pragma unroll
-            for (int f = 0; f < {number}; ++f) {load}(a[f], {address});"""
-        return f"""{registers}
-            #pragma unroll
-            for (int f = 0; f < {number // 2}; ++f) {{
-                unsigned int r[4];
-                {load}(r, {address});
-                b[2 * f][0] = r[0]; b[2 * f][1] = r[1];
-                b[2 * f + 1][0] = r[2]; b[2 * f + 1][1] = r[3];
-            }}"""
 
 
 @functools.cache
@@ -451,8 +336,12 @@ def kernel(form: Form) -> Kernel:
     types = form.types
     product, unit = _PRODUCTS[form.kind], UNITS[types.operands]
     depth = DEPTH_BYTES // unit.size
-    sizes = zip(product.operands, (form.rows, COLUMNS), form.many, strict=True)
-    a, b = (_Tile(operand, unit, length, many) for operand, length, many in sizes)
+    a, b = (
+        _Loads(operand, Tile(name, operand.by_depth, unit, length, depth), many)
+        for name, operand, length, many in zip(
+            "ab", product.operands, (form.rows, COLUMNS), form.many, strict=True
+        )
+    )
     warps_down = form.rows // 32
     wide = COLUMNS * warps_down // WARPS  # columns of a warp
     of_filter = "g * filters_each + column + e"
@@ -509,8 +398,8 @@ def kernel(form: Form) -> Kernel:
             if (next < last) load(next);
             #pragma unroll
             for (int step = 0; step < {depth // unit.depth}; ++step) {{
-                {a.fragments(2)}
-                {b.fragments(wide // 8)}
+                {a.tile.fragments(2)}
+                {b.tile.fragments(wide // 8)}
                 #pragma unroll
                 for (int i = 0; i < 2; ++i)
                     #pragma unroll
@@ -547,7 +436,7 @@ def kernel(form: Form) -> Kernel:
             }}
     }}"""
     shape = "_".join(map(str, (form.rows, *form.many, form.pairs)))
-    name = f"tensor_cores_{form.kind}{types.words}__{shape}"
+    name = f"tensor_cores_{form.kind}{types.words}__tiles_{shape}"
     return types.kernel(name, form.kind, body, functions(types.operands))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dnn.backend import routines
-from dnn.backend.cuda import tensor_cores
+from dnn.backend.cuda import fragments, tensor_cores
 from dnn.backend.cuda.ops import CAPABILITY_MAJOR, CudaOps
 from dnn.backend.cuda.source import function
 from dnn.backend.device import Device
@@ -26,7 +26,7 @@ def ops() -> CudaOps:
 
 
 def launch(ops, name, parameters, body, code, *arrays):
-    kernel = function(name, parameters, body, tensor_cores.functions(code))
+    kernel = function(name, parameters, body, fragments.functions(code))
     given = [ops.asarray(x) for x in arrays]
     ops.launcher.launch(kernel, 1, given, joins=False)
     return [ops.to_host(x) for x in given]
