@@ -89,6 +89,18 @@ def test_a_large_convolution_by_each_routine_and_as_a_graph(ops, monkeypatch, tm
     assert not [text for text in ops.replays() if "launches" in text and "second run" not in text]
 
 
+@pytest.mark.parametrize("precision", ["tf32", "float16", "bfloat16"])
+def test_a_large_convolution_of_less_precision_by_each_routine(ops, precision):
+    same = ((1, 1), (1, 1))
+    for kind in ("forward", "data", "weights"):
+        problem = Convolution(
+            *(kind, "NHWC", "f4", None, (False, False), 16, 64, (32, 32), 64),
+            *((3, 3), (1, 1), (1, 1), same, 1),
+            precision=precision,
+        )
+        device_checks.check_reduced_convolution(ops, 1, problem=problem)
+
+
 def test_several_models_in_one_plan(ops):
     device_checks.check_several_models(ops)
 
