@@ -70,14 +70,13 @@ class Bound:
 def bound(step: Step, launch_s: float) -> Bound:
     """Return the time of a step whose nodes run one after the other.
 
-    Kernels of our own multiply in float32. What they multiply other than narrow products is not
-    counted by node, and is one node more.
+    What kernels multiply other than narrow products, and on tensor cores, is not counted by node,
+    and is one node more.
     """
     spent = dict.fromkeys(("flops", "bytes", "nodes"), 0.0)
     for node in step.nodes:
-        types = node.kind.split()[-1] if node.is_call else "f4"
         times = {
-            "flops": node.flops / FLOPS_PER_S[types],
+            "flops": node.flops / FLOPS_PER_S[node.types],
             "bytes": (node.bytes_read + node.bytes_written) / BYTES_PER_S,
             "nodes": launch_s,
         }

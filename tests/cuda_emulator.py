@@ -18,9 +18,11 @@ import subprocess
 from pathlib import Path
 
 import nvrtc
+import ptx
 from compile_cache import cache_folder, digest, made_once
 
-HEADER = r"""
+HEADER = (
+    r"""
 #include <setjmp.h>
 #include <ucontext.h>
 // Declared here, since C++'s own headers take the compiler longer than a kernel does.
@@ -74,9 +76,11 @@ static bool begun_[1024], done_[1024];
 static char* stacks_ = nullptr;
 static unsigned int now_;
 static void (*body_)();
-static __attribute__((noinline)) void __syncthreads() {
-    if (!_setjmp(turns_[now_])) _longjmp(block_turn_, 1);
-}
+static bool at_warp_[1024];
+static void wait_() { if (!_setjmp(turns_[now_])) _longjmp(block_turn_, 1); }
+static __attribute__((noinline)) void __syncthreads() { at_warp_[now_] = false; wait_(); }
+// Waits for the other threads of the warp alone, which have to come to it as well.
+static __attribute__((noinline)) void syncwarp_() { at_warp_[now_] = true; wait_(); }
 // Blocks run one after the other, and their threads too: the last ones first, so that one that
 // wrongly needs what an earlier one writes does not find it.
 static void __threadfence() {}
@@ -100,17 +104,28 @@ static void block_(bool syncs) {
         for (unsigned int t = blockDim.x; t-- > 0;) { threadIdx.x = t; body_(); }
         return;
     }
-    for (unsigned int t = 0; t < blockDim.x; ++t) begun_[t] = done_[t] = false;
+    for (unsigned int t = 0; t < blockDim.x; ++t) begun_[t] = done_[t] = at_warp_[t] = false;
     for (volatile bool left = true; left;) {
         left = false;
-        for (volatile unsigned int t = blockDim.x; t-- > 0;) {
-            if (done_[t]) continue;
-            now_ = threadIdx.x = t;
-            if (!_setjmp(block_turn_)) {
-                if (begun_[t]) _longjmp(turns_[t], 1);
-                begin_(t);
-            }
-            left = left || !done_[t];
+        for (volatile unsigned int end = blockDim.x; end > 0; end = (end - 1) / 32 * 32) {
+            const unsigned int first = (end - 1) / 32 * 32;
+            volatile unsigned int waiting = 0;
+            do {  // until all threads of the warp are at the end or wait for the block
+                const bool together = waiting;
+                waiting = 0;
+                for (volatile unsigned int t = end; t-- > first;) {
+                    if (done_[t] || (together && !at_warp_[t])) continue;
+                    at_warp_[t] = false;
+                    now_ = threadIdx.x = t;
+                    if (!_setjmp(block_turn_)) {
+                        if (begun_[t]) _longjmp(turns_[t], 1);
+                        begin_(t);
+                    }
+                    left = left || !done_[t];
+                    waiting = waiting + (at_warp_[t] && !done_[t]);
+                }
+                if (waiting && waiting != end - first) __builtin_trap();
+            } while (waiting);
         }
     }
 }
@@ -120,6 +135,8 @@ static void launch_(unsigned int blocks, unsigned int threads, bool syncs, void 
     for (unsigned int b = blocks; b-- > 0;) { blockIdx.x = b; block_(syncs); }
 }
 """
+    + ptx.INSTRUCTIONS
+)
 
 ROUNDING = ["-O0", "-ffp-contract=off"]
 if os.environ.get("DIEL_STANDIN_FMA") == "1":  # which GCC does among its optimisations alone
@@ -138,9 +155,10 @@ def parameter_types(source: str, name: str) -> list[str]:
 
 def with_launcher(source: str, name: str) -> str:
     """Add a function that takes pointers to the arguments, as CUDA's launch does."""
+    source = ptx.with_calls(source)
     types = parameter_types(source, name)
     given = ", ".join(f"*({kind}*)arguments_{name}[{i}]" for i, kind in enumerate(types))
-    syncs = "true" if "__syncthreads" in source else "false"
+    syncs = "true" if re.search("__syncthreads|_sync_", source) else "false"
     return (
         source
         + f"""

@@ -9,6 +9,7 @@ import pytest
 import dnn
 from dnn import graph, linalg
 from dnn.backend.ops import Ops
+from dnn.backend.rounding import widen
 from dnn.losses import loss_of
 from dnn.nets import basic_block
 from dnn.optimizers.schedules import Cosine
@@ -328,6 +329,46 @@ def check_convolution(ops, seed, **given):
         found = image_problems.run(ops, routine, problem, inputs)
         wrong = np.abs(found - expected).max() / largest
         assert wrong < 10, (routine.name, problem, wrong)
+
+
+ROUNDED = {"f4": 2e-5, "f2": 2**-11 + 2e-5, "u2": 2**-8 + 2e-5}
+"""Largest error of results of a type, in parts of the largest of them, or of 1 if that is more."""
+
+
+def check_reduced_convolution(ops, seed, problem=None):
+    """Compare each routine with NumPy, on rounded operands: of a problem, or one that is drawn."""
+    problem = problem or _reduced_convolution(seed)
+    inputs, values = image_problems.rounded_inputs(problem, seed)
+    expected = image_problems.exact(problem._replace(precision="float32"), values)
+    dtype = problem.dtypes[-1] if seed % 7 else np.dtype(np.float32)
+    offered = ops.convolutions(problem)
+    names = {"im2col", "tensor_cores", *["direct"] * (problem.precision != "tf32")}
+    assert {routine.name for routine in offered} == names
+    largest = max(np.abs(expected).max(), 1) * ROUNDED[dtype.str[1:]]
+    for routine in offered:
+        found = image_problems.run(ops, routine, problem, inputs, dtype)
+        if dtype == np.uint16:
+            narrow, found = found, np.empty(found.shape, np.float32)
+            widen(narrow, found)
+        wrong = np.abs(found - expected).max()
+        assert wrong <= largest, (routine.name, problem, wrong)
+
+
+def _reduced_convolution(seed):
+    """Draw a problem of less precision; of half of them, images can be read 16 bytes at a time."""
+    draw = np.random.default_rng(seed)
+    problem = image_problems.convolution_of(
+        seed, precision=("float16", "bfloat16", "tf32")[seed % 3]
+    )
+    if seed % 4 > 1:
+        channels, filters = (problem.groups * 8 * int(n) for n in draw.integers(1, 9, 2))
+        problem = problem._replace(layout="NHWC", channels=channels, filters=filters)
+    if problem.kind == "forward":
+        problem = problem._replace(bias=bool(draw.integers(2)), relu=bool(draw.integers(2)))
+    if seed % 5 > 2:
+        stacked = ((True, True), (True, False), (False, True))[draw.integers(3)]
+        problem = problem._replace(models=3, stacked=stacked)
+    return problem
 
 
 def check_pooling(ops, kind, layout, most):

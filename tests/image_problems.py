@@ -7,6 +7,7 @@ import random
 import numpy as np
 
 from dnn.backend import Convolution, Ops, Pooling, empty
+from dnn.backend.rounding import SINGLE, narrow, round_tf32, widen
 
 ORACLE = Ops()
 
@@ -51,6 +52,23 @@ def convolution_inputs(problem, seed):
     return [generator.normal(size=shape).astype(problem.dtype) for shape in shapes]
 
 
+def rounded_inputs(problem, seed):
+    """Return what a convolution of less precision is computed from, and its values in float32."""
+    given, values = [], []
+    dtype = problem.dtypes[0]
+    for at, x in enumerate(convolution_inputs(problem, seed)):
+        kept = x if dtype == SINGLE else np.empty(x.shape, dtype)
+        value = x.copy()
+        if dtype != SINGLE:
+            narrow(x, kept)
+            widen(kept, value)
+        elif at < 2:
+            round_tf32(x, value)
+        given.append(kept)
+        values.append(value)
+    return given, values
+
+
 def pooling_of(kind, layout, generator, most=70):
     """Draw a pooling; `most` images or channels are the most there are."""
     window = tuple(map(int, generator.integers(1, 5, 2)))
@@ -75,11 +93,14 @@ def pooling_inputs(problem, generator):
     return inputs
 
 
-def run(ops, routine, problem, inputs):
-    """Compute on a device, in memory that holds NaN at first; return the result on the host."""
-    out = empty(ops, problem.shapes[-1], problem.dtype)
+def run(ops, routine, problem, inputs, dtype=None):
+    """Compute on a device, in memory that holds NaN at first; return the result on the host.
+
+    `dtype` is that of the result, if it is not the problem's.
+    """
+    out = empty(ops, problem.shapes[-1], dtype or problem.dtype)
     workspace = ops.memory(routine.workspace_bytes)
-    ops.load(np.array(np.nan), out)
+    ops.load(np.array(np.nan if out.dtype.kind == "f" else 0x7FC0), out)
     ops.load(np.array(255), workspace)
     given = [ops.asarray(x) for x in inputs]
     for function, arguments in ops.link(routine.steps(given, out, workspace)):

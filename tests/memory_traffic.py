@@ -34,6 +34,7 @@ STEPS = {
     "LeNet-5": step_counts.STEPS["LeNet-5"],
     "LSTM of 28 steps": step_counts.STEPS["LSTM of 28 steps"],
     "ResNet-18 of 2 images": step_counts.net("resnet18_cifar_step", batch=2),
+    "ResNet-18 of 1 image, bfloat16": step_counts.net("resnet18_cifar_step", "bfloat16", 1),
 }
 """Steps of the table; of ResNet-18 few images, since it is run on the CPU."""
 

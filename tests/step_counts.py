@@ -53,6 +53,15 @@ def benchmark(name: str) -> ModuleType:
         sys.path.remove(str(ROOT / "benchmarks"))
 
 
+TENSOR_CORES = "tensor_cores_"
+"""How the names of kernels begin that convolve on tensor cores."""
+
+CONVOLVED = (
+    *("models", "images_", "out_height_", "out_width_", "filters_"),
+    *("channels_", "rows_", "across_"),
+)
+"""Parameters whose product, by group, is the number of multiplications of a convolution."""
+
 _Lanes = tuple[tuple[Kernel, ...], ...]
 
 
@@ -72,6 +81,16 @@ class Node:
     def is_call(self) -> bool:
         """Whether it is a call of cuBLAS or cuBLASLt, and no kernel of our own."""
         return self.kind.startswith("product of ")
+
+    @property
+    def types(self) -> str:
+        """The type in which it multiplies: that of matrices, or tf32."""
+        if self.is_call:
+            return self.kind.split()[-1]
+        if self.kind.startswith(TENSOR_CORES):
+            code = self.kind.split("__")[1].split("_")[0]
+            return "tf32" if code == "f4" else code
+        return "f4"
 
 
 @dataclass(frozen=True)
@@ -128,6 +147,9 @@ def _kernel_node(name: str, parts: Iterable[tuple[Kernel, Sequence[Any]]]) -> No
         if kernel.name.startswith("narrow_product_"):
             given = dict(zip(_names(kernel), arguments, strict=True))
             flops += 2 * int(given["n"]) * int(given["terms"])
+        elif kernel.name.startswith(TENSOR_CORES):
+            given = dict(zip(_names(kernel), arguments, strict=True))
+            flops += 2 * math.prod(int(given[name]) for name in CONVOLVED) // int(given["groups_"])
     kind = re.sub(r"_[0-9a-f]{12}", "", name)
     return Node(kind, sum(read.values()), sum(written.values()), flops)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnn.backend.formula import ADD, RELU, Step
-from dnn.backend.rounding import Array
+from dnn.backend.rounding import BFLOAT16, HALF, Array
 
 __all__ = ["ALIGNMENT_BYTES", "LAYOUTS", "Convolution", "Routine", "direct", "image_view"]
 
@@ -119,6 +119,16 @@ class Convolution(NamedTuple):
     def w_shape(self) -> tuple[int, ...]:
         """Shape of the weights and their gradient, of one model."""
         return (self.filters, self.channels // self.groups, *self.window)
+
+    @property
+    def dtypes(self) -> tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]]:
+        """Types of the two inputs and of the result, where images are kept in the precision.
+
+        Gradients of weights are not rounded.
+        """
+        wide = np.dtype(self.dtype)
+        kept = {"float16": HALF, "bfloat16": BFLOAT16}.get(self.precision, wide)
+        return kept, kept, wide if self.kind == "weights" else kept
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

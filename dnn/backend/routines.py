@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dnn.backend.rounding import narrow
 from dnn.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -368,13 +369,18 @@ def measure_convolution(
     """
     *shapes, out_shape = problem.shapes
     generator = np.random.default_rng(0)
-    dtype = np.dtype(problem.dtype)
+    *dtypes, out_dtype = problem.dtypes
     inputs = []
-    for shape in shapes:
-        array = ops.memory(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-        ops.load(generator.standard_normal(shape, dtype.type), array)
+    for shape, dtype in zip(shapes, dtypes, strict=True):
+        values = generator.standard_normal(shape, np.dtype(problem.dtype).type)
+        if dtype != values.dtype:
+            wide, values = values, np.empty(shape, dtype)
+            narrow(wide, values)
+        array = ops.memory(values.nbytes).view(dtype).reshape(shape)
+        ops.load(values, array)
         inputs.append(array)
-    out = ops.memory(math.prod(out_shape) * dtype.itemsize).view(dtype).reshape(out_shape)
+    size = math.prod(out_shape) * out_dtype.itemsize
+    out = ops.memory(size).view(out_dtype).reshape(out_shape)
     routines = [each for each in ops.convolutions(problem) if each.is_timed]
     most_bytes = max(MODERATE_BYTES, SPACIOUS * min(each.workspace_bytes for each in routines))
     seconds: dict[str, float] = {}

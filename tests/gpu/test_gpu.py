@@ -57,6 +57,12 @@ def test_each_routine_convolves_as_numpy_does(ops, seed):
         device_checks.check_convolution(ops, each)
 
 
+@pytest.mark.parametrize("seed", range(0, 300, 10))
+def test_each_routine_convolves_what_is_rounded_as_numpy_does(ops, seed):
+    for each in range(seed, seed + 10):
+        device_checks.check_reduced_convolution(ops, each)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_pooling_has_the_bits_of_numpy(ops, kind, layout):
@@ -82,6 +88,18 @@ def test_a_large_convolution_by_each_routine_and_as_a_graph(ops, monkeypatch, tm
             largest = np.abs(expected).max()
             np.testing.assert_allclose(found, expected, atol=2e-5 * largest, err_msg=routine.name)
     assert not [text for text in ops.replays() if "launches" in text and "second run" not in text]
+
+
+@pytest.mark.parametrize("precision", ["tf32", "float16", "bfloat16"])
+def test_a_large_convolution_of_less_precision_by_each_routine(ops, precision):
+    same = ((1, 1), (1, 1))
+    for kind in ("forward", "data", "weights"):
+        problem = Convolution(
+            *(kind, "NHWC", "f4", None, (False, False), 16, 64, (32, 32), 64),
+            *((3, 3), (1, 1), (1, 1), same, 1),
+            precision=precision,
+        )
+        device_checks.check_reduced_convolution(ops, 1, problem=problem)
 
 
 def test_several_models_in_one_plan(ops):

@@ -30,13 +30,27 @@ import numpy as np
 from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine
 from dnn.backend.cuda.images import DECLARED, PARAMETERS, geometry, with_axis
 from dnn.backend.cuda.launch import Launcher, element_strides
-from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, for_each, function, lengths
+from dnn.backend.cuda.source import (
+    C_TYPES,
+    THREADS,
+    Kernel,
+    arithmetic,
+    code_of,
+    for_each,
+    function,
+    lengths,
+    stored,
+)
 from dnn.backend.ops import Array, Step
 
-__all__ = ["EPILOGUES", "FORMS", "direct", "direct_kernel", "tiles", "tiles_kernel"]
-
-EPILOGUES = ("", "bias", "relu", "bias_relu")
-"""Operations of a forward kernel on a sum before it is stored."""
+__all__ = [
+    "Types",
+    "direct",
+    "direct_kernel",
+    "launch",
+    "tiles",
+    "tiles_kernel",
+]
 
 OPERANDS = {"forward": ("x", "w"), "data": ("y", "w"), "weights": ("x", "y")}
 
@@ -54,30 +68,61 @@ WANTED_BLOCKS, FEWEST_PIXELS = 528, 256
 132 processors, or a part has so few pixels."""
 
 
-def _finished(epilogue: str, value: str, at: str, place: str, f: str) -> str:
-    """Return the statements that store a sum of a forward kernel."""
-    lines = [f"A value = {value};"]
-    if "bias" in epilogue:
-        lines.append(f"value = value + p_bias[m * bias_m + {f}];")
-    if "relu" in epilogue:
-        lines.append("value = value > A(0) || value != value ? value : A(0);")
-    return " ".join([*lines, f"{at}[{place}] = value;"])
+class Types(NamedTuple):
+    """Types of a kernel's arrays, by their codes, and what it does with a sum before it is stored.
 
-
-def _kernel(name: str, kind: str, code: str, epilogue: str, body: str) -> Kernel:
-    """Return the kernel of a body, with parameters and declarations.
-
-    Its parameters: both operands, a bias, the result, elements to the next model's bias, number of
-    parts, pixels of a part, elements to the next part of the result, and `GEOMETRY`.
+    Attributes
+    ----------
+    operands, out : str
+    bias : str
+        Of the bias that is added, or empty.
+    relu : bool
+        Whether a negative result becomes 0.
     """
-    read = [*OPERANDS[kind], *(["bias"] if "bias" in epilogue else [])]
-    arrays = ", ".join(f"const {C_TYPES[code]}* p_{each}" for each in read)
-    numbers = lengths("bias_m parts length part_step")
-    parameters = f"{arrays}, {C_TYPES[code]}* p_out, {numbers},\n    {PARAMETERS}"
-    return function(name, parameters, f"typedef {C_TYPES[code]} A;\n    {DECLARED}\n    {body}")
+
+    operands: str
+    out: str
+    bias: str = ""
+    relu: bool = False
+
+    @classmethod
+    def of(cls, problem: Convolution, inputs: Sequence[Any], out: Any) -> Types:
+        """Return the types of the arrays of a problem."""
+        bias = code_of(inputs[2].dtype) if problem.bias else ""
+        return cls(code_of(inputs[0].dtype), code_of(out.dtype), bias, problem.relu)
+
+    @property
+    def words(self) -> str:
+        """What begins and ends the name of a kernel, which two underscores part."""
+        added = ["bias"] * bool(self.bias) + ["relu"] * self.relu
+        codes = [self.operands, self.out, *[self.bias] * bool(self.bias)]
+        return "_".join(["", *added, "", *codes])
+
+    def finished(self, value: str, f: str) -> str:
+        """Return the statements that make `value` of a sum, as it is stored, for filter `f`."""
+        lines = [f"A sum_ = {value};"]
+        if self.bias:
+            lines.append(f"sum_ = sum_ + (A)p_bias[m * bias_m + {f}];")
+        if self.relu:
+            lines.append("sum_ = sum_ > A(0) || sum_ != sum_ ? sum_ : A(0);")
+        return " ".join([*lines, f"const R value = {stored(self.out, 'sum_')};"])
+
+    def kernel(self, name: str, kind: str, body: str, functions: str = "") -> Kernel:
+        """Return the kernel of a body, in which T, R and A are operands, result and arithmetic.
+
+        Its parameters: both operands, a bias, the result, elements to the next model's bias, number
+        of parts, pixels of a part, elements to the next part of the result, and `GEOMETRY`.
+        """
+        operand, result = C_TYPES[self.operands], C_TYPES[self.out]
+        arrays = [f"const {operand}* p_{each}" for each in OPERANDS[kind]]
+        arrays += [f"const {C_TYPES[self.bias]}* p_bias"] if self.bias else []
+        numbers = lengths("bias_m parts length part_step")
+        parameters = f"{', '.join(arrays)}, {result}* p_out, {numbers},\n    {PARAMETERS}"
+        defined = f"typedef {operand} T; typedef {result} R; typedef {arithmetic(self.operands)} A;"
+        return function(name, parameters, f"{defined}\n    {DECLARED}\n    {body}", functions)
 
 
-def _direct_forward(epilogue: str) -> str:
+def _direct_forward(types: Types) -> str:
     place = "m * y_m + n * y_n + f * y_c + oy * y_y + ox * y_x"
     elements = "const long long n_ = models * images * area * filters;\n    "
     return elements + for_each(
@@ -85,8 +130,8 @@ def _direct_forward(epilogue: str) -> str:
         const int f = (int)(i_ % filters), pixel = (int)(i_ / filters % area);
         const long long n = i_ / filters / area % images, m = i_ / filters / area / images;
         const int oy = pixel / out_width, ox = pixel % out_width;
-        const A* image = p_x + m * x_m + n * x_n + (long long)(f / filters_each) * per_group * x_c;
-        const A* filter = p_w + m * w_m + (long long)f * per_group * taps;
+        const T* image = p_x + m * x_m + n * x_n + (long long)(f / filters_each) * per_group * x_c;
+        const T* filter = p_w + m * w_m + (long long)f * per_group * taps;
         A total = 0;
         for (int r = 0; r < rows; ++r) {{
             const int y = oy * down - top + r * apart_y;
@@ -94,42 +139,49 @@ def _direct_forward(epilogue: str) -> str:
             for (int s = 0; s < across; ++s) {{
                 const int x = ox * right - left + s * apart_x;
                 if (x < 0 || x >= width) continue;
-                const A* met = image + y * x_y + x * x_x;
-                const A* by = filter + r * across + s;
-                for (int c = 0; c < per_group; ++c) total = total + met[c * x_c] * by[c * taps];
+                const T* met = image + y * x_y + x * x_x;
+                const T* by = filter + r * across + s;
+                for (int c = 0; c < per_group; ++c)
+                    total = total + (A)met[c * x_c] * (A)by[c * taps];
             }}
         }}
-        {_finished(epilogue, "total", "p_out", place, "f")}""",
+        {types.finished("total", "f")}
+        p_out[{place}] = value;""",
         "_",
     )
 
 
-_DIRECT_DATA = "const long long n_ = models * images * height * width * channels;\n    " + for_each(
-    """
+def _direct_data(types: Types) -> str:
+    elements = "const long long n_ = models * images * height * width * channels;\n    "
+    return elements + for_each(
+        f"""
         const int c = (int)(i_ % channels), x = (int)(i_ / channels % width);
         const long long row = i_ / channels / width;
         const int y = (int)(row % height), first = c / per_group * filters_each;
         const long long n = row / height % images, m = row / height / images;
-        const A* maps = p_y + m * y_m + n * y_n + first * y_c;
-        const A* weights = p_w + m * w_m + ((long long)first * per_group + c % per_group) * taps;
+        const T* maps = p_y + m * y_m + n * y_n + first * y_c;
+        const T* weights = p_w + m * w_m + ((long long)first * per_group + c % per_group) * taps;
         A total = 0;
-        for (int r = 0; r < rows; ++r) {
+        for (int r = 0; r < rows; ++r) {{
             const int at_y = y + top - r * apart_y, oy = at_y / down;
             if (at_y < 0 || at_y % down || oy >= out_height) continue;
-            for (int s = 0; s < across; ++s) {
+            for (int s = 0; s < across; ++s) {{
                 const int at_x = x + left - s * apart_x, ox = at_x / right;
                 if (at_x < 0 || at_x % right || ox >= out_width) continue;
-                const A* met = maps + oy * y_y + ox * y_x;
-                const A* by = weights + r * across + s;
+                const T* met = maps + oy * y_y + ox * y_x;
+                const T* by = weights + r * across + s;
                 for (int f = 0; f < filters_each; ++f)
-                    total = total + met[f * y_c] * by[(long long)f * per_group * taps];
-            }
-        }
-        p_out[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = total;""",
-    "_",
-)
+                    total = total + (A)met[f * y_c] * (A)by[(long long)f * per_group * taps];
+            }}
+        }}
+        {types.finished("total", "")}
+        p_out[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = value;""",
+        "_",
+    )
 
-_DIRECT_WEIGHTS = f"""__shared__ A partial[{THREADS}];
+
+def _direct_weights(types: Types) -> str:
+    return f"""__shared__ A partial[{THREADS}];
     const int lane = threadIdx.x % {LANES}, along = threadIdx.x / {LANES};
     const long long results = models * taps * per_group * filters;
     const long long pixels = (long long)images * area;
@@ -142,15 +194,15 @@ _DIRECT_WEIGHTS = f"""__shared__ A partial[{THREADS}];
         const long long last = part * length + length < pixels ? part * length + length : pixels;
         A total = 0;
         if (o < results) {{
-            const A* image = p_x + m * x_m + (f / filters_each * per_group + c) * x_c;
-            const A* maps = p_y + m * y_m + f * y_c;
+            const T* image = p_x + m * x_m + (f / filters_each * per_group + c) * x_c;
+            const T* maps = p_y + m * y_m + f * y_c;
             for (long long k = part * length + along; k < last; k += {THREADS // LANES}) {{
                 const int pixel = (int)(k % area), oy = pixel / out_width, ox = pixel % out_width;
                 const int y = oy * down - top + r * apart_y, x = ox * right - left + s * apart_x;
                 if (y < 0 || y >= height || x < 0 || x >= width) continue;
                 const long long n = k / area;
-                total = total + image[n * x_n + y * x_y + x * x_x]
-                    * maps[n * y_n + oy * y_y + ox * y_x];
+                total = total + (A)image[n * x_n + y * x_y + x * x_x]
+                    * (A)maps[n * y_n + oy * y_y + ox * y_x];
             }}
         }}
         partial[threadIdx.x] = total;
@@ -160,18 +212,18 @@ _DIRECT_WEIGHTS = f"""__shared__ A partial[{THREADS}];
                 partial[threadIdx.x] = partial[threadIdx.x] + partial[threadIdx.x + half * {LANES}];
             __syncthreads();
         }}
-        if (along == 0 && o < results)
-            p_out[part * part_step + m * w_m + ((long long)f * per_group + c) * taps + tap]
-                = partial[threadIdx.x];
+        if (along == 0 && o < results) {{
+            {types.finished("partial[threadIdx.x]", "")}
+            p_out[part * part_step + m * w_m + ((long long)f * per_group + c) * taps + tap] = value;
+        }}
         __syncthreads();
     }}"""
 
 
-def direct_kernel(kind: str, code: str, epilogue: str = "") -> Kernel:
+def direct_kernel(kind: str, types: Types) -> Kernel:
     """Return the kernel with a thread, or for a gradient of weights a few, for each element."""
-    bodies = {"data": _DIRECT_DATA, "weights": _DIRECT_WEIGHTS}
-    body = bodies.get(kind) or _direct_forward(epilogue)
-    return _kernel(f"direct_{kind}_{epilogue}_{code}", kind, code, epilogue, body)
+    body = {"forward": _direct_forward, "data": _direct_data, "weights": _direct_weights}[kind]
+    return types.kernel(f"direct_{kind}{types.words}", kind, body(types))
 
 
 class _Product(NamedTuple):
@@ -205,7 +257,7 @@ const int over_y = r * apart_y, over_x = s * apart_x;
 _INSIDE = "y >= 0 && y < height && x >= 0 && x < width"
 
 
-def _product(kind: str, epilogue: str) -> _Product:
+def _product(kind: str, types: Types) -> _Product:
     if kind == "forward":
         place = "m * y_m + n * y_n + f * y_c + oy * y_y + ox * y_x"
         return _Product(
@@ -230,7 +282,8 @@ if ({_INSIDE}) value = p_x[row_at[j] + c * x_c + y * x_y + x * x_x];
             f"""
 const int pixel = (int)(row % area), oy = pixel / out_width, ox = pixel % out_width;
 const long long n = row / area, f = g * filters_each + column;
-{_finished(epilogue, "sum", "p_out", place, "f")}
+{types.finished("sum", "f")}
+p_out[{place}] = value;
 """,
         )
     if kind == "data":
@@ -284,13 +337,13 @@ p_out[part * part_step + m * w_m + (f * per_group + c) * taps + tap] = sum;
     )
 
 
-def tiles_kernel(kind: str, code: str, epilogue: str = "") -> Kernel:
+def tiles_kernel(kind: str, types: Types) -> Kernel:
     """Return the kernel that multiplies tile by tile.
 
     Thread (x, y) of 16 x 16 sums up rows y, y + 16, ... by columns x, x + 16, ... of a tile. It
     loads element x of the depth into shared memory, for rows and for columns y, y + 16, ...
     """
-    p = _product(kind, epilogue)
+    p = _product(kind, types)
     each = THREADS // DEPTH
     some = TILE // each
     body = f"""__shared__ A left_tile[{DEPTH}][{TILE + 1}], right_tile[{DEPTH}][{TILE + 1}];
@@ -347,7 +400,7 @@ def tiles_kernel(kind: str, code: str, epilogue: str = "") -> Kernel:
                 {p.store}
             }}
     }}"""
-    return _kernel(f"tiles_{kind}_{epilogue}_{code}", kind, code, epilogue, body)
+    return types.kernel(f"tiles_{kind}{types.words}", kind, body)
 
 
 FORMS: dict[str, Callable[..., Kernel]] = {"direct": direct_kernel, "tiles": tiles_kernel}
@@ -396,22 +449,36 @@ def _routine(ops: Any, problem: Convolution, name: str) -> Routine:
 
     def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
         if parts == 1:
-            return [(ops.run_kernels, (_launch, name, problem, 1, inputs, out))]
+            return [(ops.run_kernels, (_launch_form, name, problem, 1, inputs, out))]
         assert workspace is not None
         partial = workspace[:wanted].view(problem.dtype).reshape(parts, models, size)
         total = with_axis(out, problem.models is not None).reshape(1, models, size)
         return [
-            (ops.run_kernels, (_launch, name, problem, parts, inputs, partial)),
-            (ops.sum, (partial, (0,), total)),
+            (ops.run_kernels, (_launch_form, name, problem, parts, inputs, partial)),
+            *ops.sum_narrow(partial, (0,), total),
         ]
 
     return Routine(name, -(-wanted // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, steps)
 
 
-def _launch(
+def _launch_form(
     launcher: Launcher,
     name: str,
     problem: Convolution,
+    parts: int,
+    inputs: Sequence[Any],
+    out: Any,
+) -> None:
+    kernel = FORMS[name](problem.kind, Types.of(problem, inputs, out))
+    blocks = _blocks(name, problem) * (problem.models or 1) * parts
+    launch(launcher, problem, kernel, blocks, parts, inputs, out)
+
+
+def launch(
+    launcher: Launcher,
+    problem: Convolution,
+    kernel: Kernel,
+    blocks: int,
     parts: int,
     inputs: Sequence[Any],
     out: Any,
@@ -435,10 +502,7 @@ def _launch(
             "weights": (a, b, result),
         }[problem.kind]
         numbers = geometry(problem, models, x, y, element_strides(w)[0] if len(w) > 1 else 0)
-    flags = [each for each in ("bias", "relu") if getattr(problem, each)]
-    kernel = FORMS[name](problem.kind, problem.dtype, "_".join(flags))
     bias_step = element_strides(bias[0])[0] if bias and len(bias[0]) > 1 else 0
     arrays = [*inputs[:2], *(inputs[2:] if problem.bias else ()), out]
     further = [np.int64(n) for n in (bias_step, parts, length, part_step)]
-    blocks = _blocks(name, problem) * models * parts
     launcher.launch(kernel, blocks, [*arrays, *further, *numbers], joins=False)

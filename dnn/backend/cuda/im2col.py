@@ -27,7 +27,7 @@ from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, code_of, for_each,
 from dnn.backend.formula import ADD, RELU
 from dnn.backend.ops import Array, Chain, Step
 
-__all__ = ["fill_kernel", "gather_kernel", "routine"]
+__all__ = ["fill_kernel", "gather_kernel", "is_pointwise", "routine"]
 
 COLUMNS_BYTES = 128 << 20
 """Largest size of columns at once; with more, images or models are done in several turns."""
@@ -128,11 +128,17 @@ class _Sizes(NamedTuple):
     term: int
 
 
+def is_pointwise(problem: Convolution) -> bool:
+    """Say whether images are themselves the columns, of which none are written then."""
+    plain = problem.window == problem.stride == (1, 1) and not any(map(any, problem.padding))
+    return plain and problem.layout == "NHWC"
+
+
 def _sizes(problem: Convolution) -> _Sizes:
     item = np.dtype(problem.dtype).itemsize
     area, depth = math.prod(problem.out_size), math.prod(problem.w_shape[1:])
     taps, is_last = math.prod(problem.window), problem.layout == "NHWC"
-    plain = taps == 1 and problem.stride == (1, 1) and not any(map(any, problem.padding))
+    in_place = is_pointwise(problem)
     each = area * depth * problem.groups  # columns of an image
     models = problem.models or 1
     several = models if problem.kind == "data" or problem.stacked[0] else 1
@@ -149,8 +155,8 @@ def _sizes(problem: Convolution) -> _Sizes:
     return _Sizes(
         at_once if several > 1 else models,
         images,
-        plain and is_last,
-        0 if plain and is_last else at_once * images * each,
+        in_place,
+        0 if in_place else at_once * images * each,
         weights,
         maps,
         models * math.prod(problem.w_shape) if turns_of_images else 0,

@@ -24,6 +24,7 @@ from dnn.backend.cuda import (
     products,
     recurrence,
     reductions,
+    tensor_cores,
 )
 from dnn.backend.cuda.joining import Call, Region, Uses
 from dnn.backend.cuda.launch import Launcher, Replay
@@ -48,6 +49,7 @@ from dnn.backend.routines import (
 __all__ = ["CudaOps"]
 
 BFLOAT16_ONE = 0x3F80
+CAPABILITY_MAJOR = 75  # cudaDevAttrComputeCapabilityMajor
 
 
 def _launched(function: Callable[..., Any]) -> Any:
@@ -432,20 +434,30 @@ class CudaOps(Ops):
         return choose_convolution(self, problem, self.choices)
 
     def convolutions(self, problem: Convolution) -> Sequence[Routine]:
-        """Return the routines of a convolution: im2col, tiles, and a thread for each element.
+        """Return the routines of a convolution, the one that is taken unless measured first.
 
-        The last one comes first in depthwise convolutions, which have no product of matrices. Other
-        precisions than float32 have im2col alone, by cuBLAS.
+        That is a thread for each element in depthwise convolutions, which have no product of
+        matrices; with less precision than float32 a product on tensor cores, if the GPU has them
+        and im2col would write columns; and else im2col.
         """
         if problem.is_empty:
             return [Routine("direct", 0, self._no_products)]
-        first = im2col.routine(self, problem)
-        if problem.precision != "float32":
-            return [first]
-        tiles = direct_convolution.tiles(self, problem)
+        products = [im2col.routine(self, problem)]
+        if problem.precision == "float32":
+            products.append(direct_convolution.tiles(self, problem))
+        elif self._has_tensor_cores and tensor_cores.fits(problem):
+            at = int(im2col.is_pointwise(problem))
+            products.insert(at, tensor_cores.routine(self, problem))
+        if problem.precision == "tf32":
+            return products
         direct = direct_convolution.direct(self, problem)
         is_depthwise = problem.channels == problem.groups == problem.filters
-        return [direct, tiles, first] if is_depthwise else [first, tiles, direct]
+        return [direct, *products] if is_depthwise else [*products, direct]
+
+    @functools.cached_property
+    def _has_tensor_cores(self) -> bool:
+        get = self.cupy.cuda.runtime.deviceGetAttribute
+        return bool(get(CAPABILITY_MAJOR, self._index) >= tensor_cores.LEAST_CAPABILITY)
 
     def _no_products(
         self, inputs: Sequence[Array], out: Array, workspace: Array | None

@@ -17,7 +17,7 @@ from operation_cases import CASES, drawn, formula_step
 import dnn
 from dnn import graph
 from dnn.backend.cuda import launch
-from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.cuda.ops import CAPABILITY_MAJOR, CudaOps
 from dnn.backend.device import Device
 from dnn.graph.plan import Plan
 
@@ -72,12 +72,24 @@ def test_images_and_sequences_are_the_oracles_to_rounding(cuda, ops, name):
     assert all("launches" not in text or "second run" in text for text in ops.replays())
 
 
+@pytest.mark.parametrize("capability", [8, 7])
 @pytest.mark.parametrize("precision", ["tf32", "float16", "bfloat16"])
-def test_precisions_of_images(cuda, precision):
-    before = len(fake_cublas.Library.multiplications)
+def test_precisions_of_images(cuda, precision, capability, monkeypatch):
+    get = fake_cupy.cuda.runtime.deviceGetAttribute
+    changed = {CAPABILITY_MAJOR: capability}
+    monkeypatch.setattr(
+        fake_cupy.cuda.runtime, "deviceGetAttribute", lambda at, of: changed.get(at) or get(at, of)
+    )
+    before = len(fake_cublas.Library.multiplications), len(fake_cupy.RawModule.launches)
     device_checks.check_precisions_of_images(cuda, precision)
-    asked = {(x.types[0], x.compute) for x in fake_cublas.Library.multiplications[before:]}
-    assert asked == {{"tf32": (0, 77), "float16": (2, 68), "bfloat16": (14, 68)}[precision]}
+    asked = {(x.types[0], x.compute) for x in fake_cublas.Library.multiplications[before[0] :]}
+    launches = fake_cupy.RawModule.launches[before[1] :]
+    ours = {name.split("_")[2] for name in launches if name.startswith("tensor_cores")}
+    if capability < 8:
+        assert not ours
+        assert asked == {{"tf32": (0, 77), "float16": (2, 68), "bfloat16": (14, 68)}[precision]}
+    else:
+        assert {name.split("__")[0] for name in ours} == {"forward", "data", "weights"}
 
 
 def test_several_models_in_one_plan(cuda, ops):
