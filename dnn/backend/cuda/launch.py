@@ -17,22 +17,20 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cuda.joining import Call, Launch, Uses, dependencies, joint_launches
-from dnn.backend.cuda.reduction_source import (
-    REDUCED_AXES,
-    SUMMED_COLUMNS,
-    Reduction,
-    column_sums_kernel,
-    reduction_kernel,
-)
 from dnn.backend.cuda.source import (
     LONG,
+    REDUCED_AXES,
     SCALAR,
     SHORT,
+    SUMMED_COLUMNS,
     THREADS,
     Elementwise,
     Kernel,
+    Reduction,
     code_of,
+    column_sums_kernel,
     elementwise_kernel,
+    reduction_kernel,
 )
 from dnn.backend.device import allocating
 from dnn.compilation import compiling

@@ -9,12 +9,12 @@ import numpy as np
 
 from dnn.backend.cuda.formulas import FINITE_FLAG, of_formula
 from dnn.backend.cuda.launch import Launcher, element_strides, require_contiguous
-from dnn.backend.cuda.reduction_source import Reduction
 from dnn.backend.cuda.source import (
     C_TYPES,
     THREADS,
     Elementwise,
     Kernel,
+    Reduction,
     arithmetic,
     code_of,
     for_each,
