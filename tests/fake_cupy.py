@@ -28,6 +28,7 @@ from typing import ClassVar
 
 import cuda_emulator
 import numpy as np
+import occupancy
 from fake_array import (
     _computed,
     _refuse_other_devices,
@@ -68,6 +69,7 @@ class RawModule:
     codes: ClassVar[dict[str, str]] = {}
     compiled: ClassVar[dict[str, object]] = {}
     launches: ClassVar[list[str]] = []
+    names: ClassVar[dict[int, str]] = {}
 
     def __init__(self, code=None, *, options=()):
         if not isinstance(options, tuple):
@@ -103,6 +105,8 @@ class RawModule:
 
             get_current_stream().put(work)
 
+        function.kernel = SimpleNamespace(ptr=id(launch))
+        self.names[function.kernel.ptr] = name
         return function
 
 
@@ -228,7 +232,12 @@ def getDeviceProperties(device):
 
 def deviceGetAttribute(attrib, device):
     # Processors, compute mode, and capability.
-    return {16: 132, 20: 0, 75: 9, 76: 0}[attrib]
+    return {16: occupancy.PROCESSORS, 20: 0, 75: 9, 76: 0}[attrib]
+
+
+def occupancyMaxActiveBlocksPerMultiprocessor(func, blockSize, dynamicSMemSize):
+    name = RawModule.names[func]
+    return occupancy.resident_blocks(name, RawModule.codes[name], blockSize, dynamicSMemSize)
 
 
 cuda = SimpleNamespace(
@@ -240,6 +249,9 @@ cuda = SimpleNamespace(
     MemoryPool=MemoryPool,
     using_allocator=lambda allocator=None: contextlib.nullcontext(),
     memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+    driver=SimpleNamespace(
+        occupancyMaxActiveBlocksPerMultiprocessor=occupancyMaxActiveBlocksPerMultiprocessor
+    ),
     runtime=SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError,
         memPrefetchAsync=memPrefetchAsync,

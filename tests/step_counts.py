@@ -210,6 +210,7 @@ def counting() -> Iterator[list[Node]]:
     with pytest.MonkeyPatch.context() as patch:
         fake_cupy.install(patch)
         patch.setattr(launch, "compiled", compiled)
+        patch.setattr(launch, "resident_blocks", lambda *_: 8)
         patch.setattr(joining, "joint_kernel", joint_kernel)
         patch.setattr(fake_cublas.Library, "_multiply", multiply)
         patch.setenv("DNN_ROUTINES", "fixed")

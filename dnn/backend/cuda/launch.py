@@ -47,8 +47,6 @@ __all__ = [
 ]
 
 PROCESSORS = 16  # cudaDevAttrMultiProcessorCount
-PROCESSOR_THREADS = 2048
-"""Threads that a processor of a GPU has at once, or fewer; kernels loop over what is left."""
 
 LOAD_BYTES = 16
 """Most bytes that a thread loads or stores by one instruction."""
@@ -90,6 +88,18 @@ def compiled(cupy: Any, index: int, kernel: Kernel) -> Any:
         return cupy.RawModule(code=kernel.program, options=OPTIONS).get_function(kernel.name)
 
 
+@functools.cache
+def resident_blocks(cupy: Any, index: int, kernel: Kernel) -> int:
+    """Return how many blocks of a kernel a processor of a GPU has at once.
+
+    That depends on the registers of its threads and on its shared memory.
+    """
+    function = compiled(cupy, index, kernel).kernel.ptr
+    with cupy.cuda.Device(index):
+        occupancy = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
+        return max(1, occupancy(function, THREADS, 0))
+
+
 class Launcher:
     """Compiles kernels when they are first called, and calls them on its GPU.
 
@@ -101,9 +111,7 @@ class Launcher:
         self.cupy = cupy
         self.index = index
         self.gpu = cupy.cuda.Device(index)
-        # More blocks than run at once would only begin later.
-        processors = cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, index)
-        self.most_blocks = processors * PROCESSOR_THREADS // THREADS
+        self.processors = cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, index)
         self._workspaces: dict[str, Any] = {}
         self._recording: list[tuple[Call | Launch, Uses | None]] | None = None
 
@@ -153,14 +161,14 @@ class Launcher:
         turns: tuple[int, ...] = (),
         by_element: Sequence[int] = (),
     ) -> None:
-        """Launch a kernel with blocks of `THREADS` threads.
+        """Launch a kernel with blocks of `THREADS` threads, or with fewer blocks.
 
-        With `joins` it may share a launch with others when calls are recorded. That is not for
-        kernels that need much memory of a processor of the GPU. `turns` and `by_element` are
-        those of `Launch`.
+        There are as many as the GPU runs at once, since more would only begin later: a kernel loops
+        over what is left. With `joins` it may share a launch with others when calls are recorded.
+        That is not for kernels that need much memory of a processor of the GPU. `turns` and
+        `by_element` are those of `Launch`.
         """
-        limited = max(1, min(blocks, self.most_blocks))
-        launch = Launch(kernel, limited, tuple(arguments), joins, turns, tuple(by_element))
+        launch = Launch(kernel, max(1, blocks), tuple(arguments), joins, turns, tuple(by_element))
         if self._recording is None:
             with self.gpu:
                 self._call(launch).run()
@@ -169,6 +177,9 @@ class Launcher:
 
     def _call(self, launch: Launch) -> Call:
         function = compiled(self.cupy, self.index, launch.kernel)
+        if launch.blocks > self.processors:  # each has one at least
+            at_once = resident_blocks(self.cupy, self.index, launch.kernel)
+            launch = launch.limited(self.processors * at_once)
         return Call(function, ((launch.blocks,), (THREADS,), launch.arguments))
 
     def for_each(

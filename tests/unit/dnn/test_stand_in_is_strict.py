@@ -406,7 +406,7 @@ BOOKKEEPING = {
         "finish",
         "launched",
     ),
-    *("launches", "log", "place", "put", "refuse_in_capture", "stream"),
+    *("launches", "log", "names", "place", "put", "refuse_in_capture", "stream"),
     *("capacity", "room", "rooms", "take"),
 }
 
@@ -416,6 +416,7 @@ def pairs(cupy):
     places = [(fake_cupy.ndarray, cupy.ndarray), (fake_cupy.Stream, cupy.cuda.Stream)]
     places += [(fake_cupy.Device, cupy.cuda.Device), (fake_cupy.Graph, cupy.cuda.Graph)]
     places += [(fake_cupy.cuda, cupy.cuda), (fake_cupy.cuda.runtime, cupy.cuda.runtime)]
+    places += [(fake_cupy.cuda.driver, cupy.cuda.driver)]
     places += [(fake_cupy.RawModule, cupy.RawModule), (fake_cupy.Event, cupy.cuda.Event)]
     places += [(fake_cupy.MemoryPool, cupy.cuda.MemoryPool)]
     places += [(fake_cupy.linalg, cupy.linalg), (fake_cupy.fft, cupy.fft)]
@@ -423,7 +424,7 @@ def pairs(cupy):
         for name, value in vars(mine).items():
             if not name.startswith("_") and name not in BOOKKEEPING:
                 yield f"{theirs.__name__}.{name}", value, getattr(theirs, name, None)
-    homes = (cupy, cupy.cuda, cupy.cuda.runtime, cupy.cuda.memory)
+    homes = (cupy, cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver, cupy.cuda.memory)
     for name, value in vars(fake_cupy).items():
         made_here = str(getattr(value, "__module__", None)).startswith("fake_")
         if made_here and not name.startswith("_") and name not in OURS:
