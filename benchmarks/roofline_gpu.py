@@ -136,7 +136,12 @@ def steps() -> dict[str, Step]:
     def step(name: str, flops: int, types: str = "f4") -> Step:
         return Step(nodes_of(name), flops, types)
 
-    lenet, resnet = (conv_nets.NETS[f"{name}_step"] for name in ("lenet5", "resnet18_cifar"))
+    def of_images(name: str, key: str) -> dict[str, Step]:
+        net = conv_nets.NETS[key]
+        flops = step_flops(multiplications(net), net.batch)
+        narrow = f"{name}, bfloat16"
+        return {name: step(name, flops), narrow: step(narrow, flops, "u2")}
+
     lstm = conv_nets.NETS["lstm_step"]
     times, features = lstm.shape
     units = 128
@@ -150,11 +155,9 @@ def steps() -> dict[str, Step]:
             )
             for depth in (1, 2, 3, 4)
         },
-        "LeNet-5": step("LeNet-5", step_flops(multiplications(lenet), lenet.batch)),
-        "ResNet-18": step("ResNet-18", step_flops(multiplications(resnet), resnet.batch)),
-        "ResNet-18, bfloat16": step(
-            "ResNet-18, bfloat16", step_flops(multiplications(resnet), resnet.batch), "u2"
-        ),
+        **of_images("LeNet-5", "lenet5_step"),
+        **of_images("VGG-16", "vgg16_cifar_step"),
+        **of_images("ResNet-18", "resnet18_cifar_step"),
         "LSTM of 28 steps": step("LSTM of 28 steps", step_flops(recurrent, lstm.batch)),
         "1,000 heart networks": step("1,000 heart networks", 1000 * step_flops(dense(heart), 32)),
     }

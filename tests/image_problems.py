@@ -75,11 +75,14 @@ def pooling_inputs(problem, generator):
     return inputs
 
 
-def run(ops, routine, problem, inputs):
-    """Compute on a device, in memory that holds NaN at first; return the result on the host."""
-    out = empty(ops, problem.shapes[-1], problem.dtype)
+def run(ops, routine, problem, inputs, dtype=None):
+    """Compute on a device, in memory that holds NaN at first; return the result on the host.
+
+    It has the problem's type, if `dtype` names no narrow one.
+    """
+    out = empty(ops, problem.shapes[-1], dtype or problem.dtype)
     workspace = ops.memory(routine.workspace_bytes)
-    ops.load(np.array(np.nan), out)
+    ops.load(np.array(np.nan if out.dtype.kind == "f" else 0x7FFF), out)
     ops.load(np.array(255), workspace)
     given = [ops.asarray(x) for x in inputs]
     for function, arguments in ops.link(routine.steps(given, out, workspace)):

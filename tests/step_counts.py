@@ -310,7 +310,9 @@ STEPS: dict[str, Callable[[], list[Node]]] = {
         for dtype in ("float32", "tf32", "float16", "bfloat16")
     },
     "LeNet-5": net("lenet5_step"),
+    "LeNet-5, bfloat16": net("lenet5_step", "bfloat16"),
     "VGG-16": net("vgg16_cifar_step"),
+    "VGG-16, bfloat16": net("vgg16_cifar_step", "bfloat16"),
     "ResNet-18": net("resnet18_cifar_step"),
     "ResNet-18, bfloat16": net("resnet18_cifar_step", "bfloat16"),
     "LSTM of 28 steps": net("lstm_step"),

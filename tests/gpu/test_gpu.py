@@ -19,6 +19,7 @@ from dnn.backend import Convolution, philox
 from dnn.backend.convolution import LAYOUTS
 from dnn.backend.cuda.pooling import KINDS
 from dnn.backend.ops import Ops
+from dnn.backend.rounding import BFLOAT16, HALF
 from dnn.graph.plan import Plan
 
 
@@ -60,6 +61,13 @@ def test_each_routine_convolves_as_numpy_does(ops, seed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_pooling_has_the_bits_of_numpy(ops, kind, layout):
     device_checks.check_pooling(ops, kind, layout, 70)
+
+
+@pytest.mark.parametrize("kept", [HALF, BFLOAT16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_pooling_of_narrow_images_is_rounded_once(ops, kind, layout, kept):
+    device_checks.check_narrow_pooling(ops, kind, layout, kept)
 
 
 def test_a_large_convolution_by_each_routine_and_as_a_graph(ops, monkeypatch, tmp_path):

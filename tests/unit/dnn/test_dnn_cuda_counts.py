@@ -40,6 +40,12 @@ def test_a_step_needs_no_more_than_is_written(name):
     assert found == written, f"{name} needs less than before, or other products: {WRITE}"
 
 
+@pytest.mark.parametrize("name", [name for name in STEPS if name.endswith(", bfloat16")])
+def test_narrow_operands_cost_few_nodes(name):
+    wide = KEPT.get(name.removesuffix(", bfloat16")) or KEPT[name.replace("bfloat16", "float32")]
+    assert KEPT[name].nodes <= 1.1 * wide.nodes
+
+
 def test_every_number_that_is_written_is_of_a_step():
     assert list(KEPT) == list(STEPS)
 
