@@ -8,7 +8,7 @@ In the order in which a call goes through them:
    `reductions`, `batches`, `pooling`; convolutions as products of cuBLAS (`im2col`) and by kernels
    alone (`direct_convolution`), whose kernels take the same arguments for images (`images`).
 3. `source`: CUDA C++ of a kernel for types of elements and a number of axes, from a few lines of
-   C that compute one element.
+   C that compute one element; `transposition`, where the arrays differ in their contiguous axis.
 4. `launch`: compiles sources, calls kernels over as few axes as possible, and replays the calls of
    a plan as one CUDA graph.
 

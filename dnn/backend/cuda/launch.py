@@ -32,6 +32,7 @@ from dnn.backend.cuda.source import (
     elementwise_kernel,
     reduction_kernel,
 )
+from dnn.backend.cuda.transposition import tiles_of, transposing_kernel
 from dnn.backend.device import allocating
 from dnn.compilation import compiling
 from dnn.errors import DeviceError, DtypeError, ShapeError
@@ -231,6 +232,13 @@ class Launcher:
                 raise ShapeError(spec.name, str(error), operand_shape, shape) from None
         lengths, strides = collapse(shape, strides)
         elements = int(np.prod(lengths, dtype=np.int64))
+        if _is_of_one_array(spec, codes) and elements >= FEWEST_FOR_LOADS:
+            tiles = tiles_of(lengths, *strides)
+            if tiles is not None:
+                kernel = transposing_kernel(spec, tuple(codes))
+                given = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
+                self.launch(kernel, tiles.blocks, [*given, *map(np.int64, tiles.numbers)])
+                return
         arrays = {name: x for name, x in named.items() if not isinstance(x, NUMBERS)}
         many, shared = _loads(spec, arrays, lengths, strides)
         index = SHORT if max(_spans(lengths, strides)) <= MOST_SHORT else LONG
@@ -462,6 +470,13 @@ def _spans(lengths: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int
         for steps in strides
     ]
     return [int(np.prod(lengths, dtype=np.int64)), *spans]
+
+
+def _is_of_one_array(spec: Elementwise, codes: Sequence[str]) -> bool:
+    """Say whether a kernel reads one array and numbers, and writes its last operand alone."""
+    writes = spec.writes == spec.parameters[-1:] == spec.only_written
+    arrays = [code for code in codes if code != SCALAR]
+    return writes and len(arrays) == 2 and not (spec.pointers or spec.integers or spec.gate)
 
 
 def _loads(

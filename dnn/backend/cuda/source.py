@@ -33,6 +33,8 @@ __all__ = [
     "for_each",
     "function",
     "lengths",
+    "load",
+    "main_type",
     "reduction_kernel",
 ]
 
@@ -214,9 +216,12 @@ def stored(code: str, expression: str) -> str:
     return f"({C_TYPES[code]}){through}({expression})"
 
 
-def _main_type(codes: Sequence[str]) -> str:
-    """Return the arithmetic type of a kernel: that of its first operand that is a float."""
-    real = [code for code in codes if code != SCALAR]
+def main_type(codes: Sequence[str]) -> str:
+    """Return the arithmetic type of a kernel: that of its first operand that is a float.
+
+    Else of the first one that is no truth value.
+    """
+    real = [code for code in codes if code not in (SCALAR, "b1")] or ["b1"]
     floats = [code for code in real if code[0] == "f" or code in NARROW]
     return arithmetic((floats or real)[0])
 
@@ -275,7 +280,7 @@ def _each_index(index: Index, first: str, end: str, lines: Sequence[str]) -> str
     }}"""
 
 
-def _load(spec: Elementwise, name: str, code: str, element: str) -> str:
+def load(spec: Elementwise, name: str, code: str, element: str) -> str:
     """Return the statement that declares the variable of an operand."""
     if code == SCALAR:
         return f"const A {name} = (A)p_{name};"
@@ -295,7 +300,7 @@ def _one_by_one(spec: Elementwise, types: dict[str, str], places: list[str]) -> 
     """Return the statements that compute one element."""
     words = _words(spec)
     loads = [
-        _load(spec, name, code, f"p_{name}[at_{name}]")
+        load(spec, name, code, f"p_{name}[at_{name}]")
         for name, code in types.items()
         if name in words
     ]
@@ -316,14 +321,14 @@ def _several_at_once(
         if name not in words:
             continue
         if code == SCALAR or name in shared:
-            single.append(_load(spec, name, code, f"p_{name}[at_{name}]"))
+            single.append(load(spec, name, code, f"p_{name}[at_{name}]"))
             continue
         kind = f"V_{name}"
         size = many * ITEM_BYTES[code]
         first = "" if name in spec.only_written else f" = *(const {kind}*)&p_{name}[at_{name}]"
         lines.append(f"struct alignas({size}) {kind} {{ {C_TYPES[code]} of[{many}]; }};")
         lines.append(f"{kind} v_{name}{first};")
-        inner.append(_load(spec, name, code, f"v_{name}.of[v_]"))
+        inner.append(load(spec, name, code, f"v_{name}.of[v_]"))
     inner += spec.body.strip().splitlines()
     inner += [f"v_{name}.of[v_] = {stored(types[name], name)};" for name in spec.writes]
     condition = f"if ({spec.gate} != 0) " if spec.gate else ""
@@ -371,7 +376,7 @@ def elementwise_kernel(
     types = dict(zip(spec.parameters, codes, strict=True))
     arrays = [name for name in spec.parameters if types[name] != SCALAR]
     written = [types[name] for name in spec.writes]
-    main = _main_type([code for code in (*written, *codes) if code != "b1"] or ["b1"])
+    main = main_type([*written, *codes])
     words = _words(spec)
     used = [name for name in arrays if name in words or f"at_{name}" in words]
     one = _one_by_one(spec, types, _places(used, axes, index))
@@ -603,7 +608,7 @@ def column_sums_kernel(spec: Elementwise, codes: tuple[str, ...]) -> Kernel:
         f"total_ = total_ + ({total})({arithmetic(types[out])})({kept});",
     ]
     inside = "\n                ".join(lines)
-    main = _main_type([types[out], *of_operands])
+    main = main_type([types[out], *of_operands])
     along = THREADS // SUMMED_COLUMNS
     body = f"""typedef {main} A;
     __shared__ {total} partial_[{THREADS}];

@@ -629,8 +629,9 @@ def test_a_thread_computes_one_element_of_arrays_that_loads_do_not_fit(ops, at_o
         compute(ops, "add", memory[part], 1.0, out[part])
         np.testing.assert_array_equal(ops.to_host(out[part]), wanted[part])
     square = ops.asarray(normal(8, 8, seed=2))
-    compute(ops, "add", square.swapaxes(0, 1), 1.0, out[:64].reshape(8, 8))
-    np.testing.assert_array_equal(ops.to_host(out[:64]).reshape(8, 8), ops.to_host(square).T + 1)
+    compute(ops, "add", square.swapaxes(0, 1), square, out[:64].reshape(8, 8))
+    wanted = ops.to_host(square).T + ops.to_host(square)
+    np.testing.assert_array_equal(ops.to_host(out[:64]).reshape(8, 8), wanted)
     assert [kind.partition("__")[2] for kind in kernel_kinds()] == ["1", "1", "1", "1_by_4_00", "2"]
 
 
