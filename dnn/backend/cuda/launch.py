@@ -69,7 +69,7 @@ WARP, SECTOR_BYTES = 32, 32
 
 MANY_ROWS = 256
 """Elements of a result from which on a block has as few results as make up a sector, so that more
-threads share the elements, and there are more blocks."""
+threads share the elements, and there are more blocks. It has fewer where fewer are side by side."""
 
 FEW, MANY = 32, 1 << 15
 """Most results, and least elements of each, of a reduction in parts."""
@@ -307,12 +307,13 @@ class Launcher:
         code = "f8" if operands[0].dtype == np.float64 else "f4"
         partial = self._workspace(code)[: results * parts]
         length = elements // parts
-        over = [[*s[1:], along[-1] * length] for s, along in zip(outer_steps, steps, strict=False)]
-        over.append([outer[2] * parts, parts, 1])
-        pieces = ([*outer[1:], parts], over), ([1, 1, length], steps)
+        of_x = zip(outer_steps[:-1], steps, strict=True)
+        over = [[s[1], along[-1] * length, s[2]] for s, along in of_x]
+        over.append([outer[2] * parts, outer[2], 1])
+        pieces = ([outer[1], parts, outer[2]], over), ([1, 1, length], steps)
         self._reduce(spec.first_stage(), [*operands, partial], *pieces, scale)
-        whole = (outer, [[0, outer[2] * parts, parts], outer_steps[-1]])
-        self._reduce(spec.last_stage(), [partial, out], whole, ([1, 1, parts], [[0, 0, 1]]))
+        whole = (outer, [[0, outer[2] * parts, 1], outer_steps[-1]])
+        self._reduce(spec.last_stage(), [partial, out], whole, ([1, 1, parts], [[0, 0, outer[2]]]))
 
     def _reduce(
         self,
@@ -331,14 +332,14 @@ class Launcher:
         sizes = [x.dtype.itemsize for x in arrays[:-1]]
         axes = (_axes(lengths), _axes(within))
         across, many = WARP, 1
-        if elements >= FEWEST_BY_ROWS and (
-            min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1]) or lengths[-1] < 8
-        ):
+        of_sector = SECTOR_BYTES // min(sizes)
+        by_rows = min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1])
+        if elements >= FEWEST_BY_ROWS and (by_rows or lengths[-1] == 1):
             across, each = 1, LOAD_BYTES // max(sizes)
             contiguous = axes[1] == 1 and all(step[-1] == 1 for step in steps)
             many = each if contiguous and elements >= each * THREADS else 1
-        elif elements >= MANY_ROWS:
-            across = SECTOR_BYTES // min(sizes)
+        elif elements >= MANY_ROWS or (elements >= FEWEST_BY_ROWS and lengths[-1] < of_sector):
+            across = min(of_sector, 1 << (lengths[-1] - 1).bit_length())
         both = [[*over, *along] for over, along in zip(outer_steps[:-1], steps, strict=True)]
         spans = _spans((*lengths, *within), both) + _spans(lengths, outer_steps[-1:])
         index = SHORT if max(spans) <= MOST_SHORT else LONG
