@@ -21,8 +21,9 @@ References
 from __future__ import annotations
 
 import itertools
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,30 +104,8 @@ def dense(widths: Sequence[int]) -> list[int]:
 
 def multiplications(net: conv_nets.Net) -> list[int]:
     """Return the multiplications of each layer of a network, for one sample."""
-
-    def walk(items: Sequence[conv_nets.Item], shape: tuple[int, ...]) -> Iterator[Any]:
-        for kind, *given in items:
-            if kind == "conv":
-                filters, window, stride, padding, _ = given
-                sides = [(side + 2 * padding - window) // stride + 1 for side in shape[1:]]
-                yield filters * sides[0] * sides[1] * shape[0] * window**2
-                shape = (filters, *sides)
-            elif kind == "pool":
-                shape = (shape[0], *(side // given[0] for side in shape[1:]))
-            elif kind == "mean":
-                shape = shape[:1]
-            elif kind == "flatten":
-                shape = (shape[0] * shape[1] * shape[2],)
-            elif kind == "dense":
-                yield shape[0] * given[0]
-                shape = (given[0],)
-            elif kind == "residual":
-                after = yield from walk(given[0], shape)
-                yield from walk(given[1], shape)
-                shape = after
-        return shape
-
-    return list(walk(net.items, net.shape))
+    uses = conv_nets.uses_of(net)
+    return [math.prod(shape) * times for kind, shape, times in uses if kind == "weight"]
 
 
 def steps() -> dict[str, Step]:

@@ -301,7 +301,7 @@ def install(monkeypatch):
     MemoryPool.rooms.clear()
     monkeypatch.setitem(sys.modules, "cupy", sys.modules[__name__])
     monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=empty_pinned))
-    monkeypatch.setattr("dnn.backend.cuda.products.load_library", load_library)
+    monkeypatch.setattr("dnn.backend.cuda.cublas.load_library", load_library)
     # The second is where the first comes from when it is asked for first: it would stay replaced.
     for place in ("dnn.cuda_problem", "dnn.backend.device.cuda_problem"):
         monkeypatch.setattr(place, lambda index=0: None)
@@ -316,7 +316,7 @@ def Blas():
 
     from fake_cublas import load_library
 
-    from dnn.backend.cuda.products import Cublas
+    from dnn.backend.cuda.cublas import Cublas
 
-    with mock.patch("dnn.backend.cuda.products.load_library", load_library):
+    with mock.patch("dnn.backend.cuda.cublas.load_library", load_library):
         return Cublas(sys.modules[__name__], 0)

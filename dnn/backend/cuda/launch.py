@@ -98,7 +98,7 @@ def resident_blocks(cupy: Any, index: int, kernel: Kernel) -> int:
     function = compiled(cupy, index, kernel).kernel.ptr
     with cupy.cuda.Device(index):
         occupancy = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
-        return max(1, occupancy(function, THREADS, 0))
+        return max(1, int(occupancy(function, THREADS, 0)))
 
 
 class Launcher:

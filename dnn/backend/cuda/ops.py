@@ -25,10 +25,9 @@ from dnn.backend.cuda import (
     recurrence,
     reductions,
 )
+from dnn.backend.cuda.cublas import Cublas, CublasLt, Prepared
 from dnn.backend.cuda.joining import Call, Region, Uses
 from dnn.backend.cuda.launch import Launcher, Replay
-from dnn.backend.cuda.narrow_products import is_narrow, narrow_product
-from dnn.backend.cuda.products import Cublas, CublasLt, Prepared
 from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy, version_text
 from dnn.backend.formula import ADD, COPY, RELU, Formula, UpdateFormula
@@ -228,8 +227,8 @@ class CudaOps(Ops):
     def _multiply(self, a: Array, b: Array, out: Array, fast_tf32: bool) -> None:
         if not a.shape[-1]:
             self._run_narrow(formulas.of_formula(COPY), 0.0, out)
-        elif self.launcher.is_recording and not fast_tf32 and is_narrow(a, out):
-            narrow_product(self.launcher, a, b, out)
+        elif self.launcher.is_recording and not fast_tf32 and products.is_narrow(a, out):
+            products.narrow_product(self.launcher, a, b, out)
         elif out.size:
             products.multiply(self.launcher, self.blas, a, b, out, fast_tf32)
 

@@ -14,7 +14,7 @@ from step_counts import STEPS, Node
 
 import dnn
 from dnn.backend.cuda.launch import Launcher
-from dnn.backend.cuda.narrow_products import narrow_product
+from dnn.backend.cuda.products import narrow_product
 from dnn.backend.cuda.reductions import REDUCTIONS
 from dnn.backend.cuda.source import for_each, function
 
