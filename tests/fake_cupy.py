@@ -69,7 +69,6 @@ class RawModule:
     codes: ClassVar[dict[str, str]] = {}
     compiled: ClassVar[dict[str, object]] = {}
     launches: ClassVar[list[str]] = []
-    names: ClassVar[dict[int, str]] = {}
 
     def __init__(self, code=None, *, options=()):
         if not isinstance(options, tuple):
@@ -81,33 +80,47 @@ class RawModule:
         assert other == self.code, f"two kernels are named {name}:\n{other}\n{self.code}"
         if name not in self.compiled:
             self.compiled.update(cuda_emulator.build({name: self.code}))
-        launch = self.compiled[name]
-        types = cuda_emulator.parameter_types(self.code, name)
+        return RawKernel(self.code, name)
 
-        def function(grid, block, args):
-            if len(args) != len(types):
-                raise TypeError(f"{name}: {len(args)} arguments for {len(types)} parameters")
-            for each in (grid, block):
-                if not isinstance(each, tuple) or not 0 < len(each) <= 3:
-                    raise TypeError(f"{name}: a grid or block is a tuple of 1 to 3, not {each!r}")
-            if math.prod(block) > 1024 or math.prod(grid) >= 1 << 31:
-                raise CUDARuntimeError(1)
-            boxes = [_box(argument, kind) for argument, kind in zip(args, types, strict=True)]
-            pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
-            elsewhere = any(isinstance(x, ndarray) and x.device.id != here.device for x in args)
-            RawModule.launches.append(name)
 
-            def work(kept=(boxes, args)):  # pointers look into them
-                if elsewhere:
-                    raise CUDARuntimeError(700)
-                Stream.log.append(name)
-                launch(grid[0], block[0], pointers)
+class RawKernel:
+    handles: ClassVar[dict[int, tuple[str, str, int]]] = {}
 
-            get_current_stream().put(work)
+    def __init__(self, code, name):
+        self.code, self.name = code, name
+        self.launch = RawModule.compiled[name]
+        self.types = cuda_emulator.parameter_types(code, name)
 
-        function.kernel = SimpleNamespace(ptr=id(launch))
-        self.names[function.kernel.ptr] = name
-        return function
+    @property
+    def kernel(self):
+        """The function on the current device."""
+        given = (self.name, self.code, here.device)
+        ptr = next((ptr for ptr, known in self.handles.items() if known == given), None)
+        ptr = ptr or 0x7000 + 16 * len(self.handles)
+        self.handles[ptr] = given
+        return SimpleNamespace(ptr=ptr)
+
+    def __call__(self, grid, block, args):
+        name, launch = self.name, self.launch
+        if len(args) != len(self.types):
+            raise TypeError(f"{name}: {len(args)} arguments for {len(self.types)} parameters")
+        for each in (grid, block):
+            if not isinstance(each, tuple) or not 0 < len(each) <= 3:
+                raise TypeError(f"{name}: a grid or block is a tuple of 1 to 3, not {each!r}")
+        if math.prod(block) > 1024 or math.prod(grid) >= 1 << 31:
+            raise CUDARuntimeError(1)
+        boxes = [_box(argument, kind) for argument, kind in zip(args, self.types, strict=True)]
+        pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
+        elsewhere = any(isinstance(x, ndarray) and x.device.id != here.device for x in args)
+        RawModule.launches.append(name)
+
+        def work(kept=(boxes, args)):  # pointers look into them
+            if elsewhere:
+                raise CUDARuntimeError(700)
+            Stream.log.append(name)
+            launch(grid[0], block[0], pointers)
+
+        get_current_stream().put(work)
 
 
 C_NAMES = {
@@ -236,8 +249,10 @@ def deviceGetAttribute(attrib, device):
 
 
 def occupancyMaxActiveBlocksPerMultiprocessor(func, blockSize, dynamicSMemSize):
-    name = RawModule.names[func]
-    return occupancy.resident_blocks(name, RawModule.codes[name], blockSize, dynamicSMemSize)
+    name, code, device = RawKernel.handles[func]
+    if device != here.device:
+        raise CUDARuntimeError(400)
+    return occupancy.resident_blocks(name, code, blockSize, dynamicSMemSize)
 
 
 cuda = SimpleNamespace(

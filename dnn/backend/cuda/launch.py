@@ -95,10 +95,10 @@ def resident_blocks(cupy: Any, index: int, kernel: Kernel) -> int:
 
     That depends on the registers of its threads and on its shared memory.
     """
-    function = compiled(cupy, index, kernel).kernel.ptr
+    function = compiled(cupy, index, kernel)
     with cupy.cuda.Device(index):
         occupancy = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
-        return max(1, int(occupancy(function, THREADS, 0)))
+        return max(1, int(occupancy(function.kernel.ptr, THREADS, 0)))
 
 
 class Launcher:
