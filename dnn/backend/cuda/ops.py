@@ -17,6 +17,7 @@ from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cuda import (
     batch_norm,
     batches,
+    classification,
     direct_convolution,
     formulas,
     im2col,
@@ -308,7 +309,7 @@ class CudaOps(Ops):
 
     def _run_sums(self, spec: Elementwise, *operands: Any) -> None:
         *operands_of, sums = operands
-        self.launcher.column_sums(spec, operands_of, sums)
+        reductions.column_sums(self.launcher, spec, operands_of, sums)
 
     def _is_ours(self, step: Step) -> bool:
         return getattr(step[0], "__self__", None) is self
@@ -388,7 +389,9 @@ class CudaOps(Ops):
             call = Call(self.cupy.sum, (x, axes, None, out, True))
             self.launcher.call(call, Uses.of((x,), (out,)))
         else:
-            self.launcher.reduce(reductions.REDUCTIONS["sum"], [x], axes, out, bfloat16=bfloat16)
+            reductions.reduce(
+                self.launcher, reductions.REDUCTIONS["sum"], [x], axes, out, bfloat16=bfloat16
+            )
 
     def _vector_of_ones(self, length: int, dtype: np.dtype[Any]) -> Array:
         if dtype not in self._ones or len(self._ones[dtype]) < length:
@@ -501,9 +504,9 @@ class CudaOps(Ops):
     all_finite: Any = _launched(reductions.all_finite)
     _finite_flags: Any = _launched(reductions.finite_flags)
 
-    log_softmax: Any = _launched(reductions.log_softmax)
-    mean_cross_entropy: Any = _launched(reductions.mean_cross_entropy)
-    tally_classes: Any = _launched(reductions.tally_classes)
+    log_softmax: Any = _launched(classification.log_softmax)
+    mean_cross_entropy: Any = _launched(classification.mean_cross_entropy)
+    tally_classes: Any = _launched(classification.tally_classes)
 
     uniform_noise: Any = _launched(batches.uniform_noise)
 

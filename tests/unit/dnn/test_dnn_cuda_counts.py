@@ -15,7 +15,7 @@ from step_counts import STEPS, Node
 import dnn
 from dnn.backend.cuda.launch import Launcher
 from dnn.backend.cuda.products import narrow_product
-from dnn.backend.cuda.reductions import REDUCTIONS
+from dnn.backend.cuda.reductions import REDUCTIONS, reduce
 from dnn.backend.cuda.source import for_each, function
 
 KEPT = step_counts.kept()
@@ -180,7 +180,7 @@ def test_what_a_kernel_moves_by_hand(body, moved, least):
 def test_a_sum_of_few_columns_reads_each_of_them_once(channels):
     with memory_traffic.running() as launches:
         x, out = fake_cupy.empty((40000, channels), "f4"), fake_cupy.empty((1, channels), "f4")
-        Launcher(fake_cupy).reduce(REDUCTIONS["sum"], [x], (0,), out)
+        reduce(Launcher(fake_cupy), REDUCTIONS["sum"], [x], (0,), out)
     assert sum(one.moved_bytes for one in launches) <= 1.7 * x.nbytes
 
 

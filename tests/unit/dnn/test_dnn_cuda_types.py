@@ -136,9 +136,9 @@ FORMS = {
 @pytest.fixture
 def in_parts(monkeypatch):
     """Let reductions of fewer elements than usual be done in parts, of more elements each."""
-    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
-    monkeypatch.setattr("dnn.backend.cuda.launch.FEW", 33)
-    monkeypatch.setattr("dnn.backend.cuda.launch.MOST_PARTS", 64)
+    monkeypatch.setattr("dnn.backend.cuda.reductions.MANY", 2048)
+    monkeypatch.setattr("dnn.backend.cuda.reductions.FEW", 33)
+    monkeypatch.setattr("dnn.backend.cuda.reductions.MOST_PARTS", 64)
 
 
 @pytest.mark.parametrize("code", ["f2", "u2"])
