@@ -104,6 +104,22 @@ def test_any_function_of_one_array_and_numbers_goes_through_tiles(ops, tiled):
     assert "by_tiles" in tiled[-1]
 
 
+def test_copies_through_tiles_share_a_launch_with_others(ops, tiled):
+    x, y = (np.random.default_rng(seed).normal(size=(90, 70)).astype("f4") for seed in (0, 1))
+    given = [ops.asarray(x).transpose(1, 0), ops.asarray(y).transpose(1, 0)]
+    outs = [fake_cupy.empty((70, 90), kind) for kind in ("f4", "f2")]
+    total = fake_cupy.empty((1, 70), "f4")
+    steps = [(ops.copy, pair) for pair in zip(given, outs, strict=True)]
+    ((run, _),) = ops.link([*steps, (ops.max, (ops.asarray(x), (0,), total))])
+    for _ in range(2):
+        run()
+    assert set(tiled) == {name for name in tiled if name.startswith("joint_")}
+    assert all("copy_by_tiles_and_max" in name for name in tiled)
+    np.testing.assert_array_equal(ops.to_host(outs[0]), x.T)
+    np.testing.assert_array_equal(ops.to_host(outs[1]), y.T.astype("f2"))
+    np.testing.assert_array_equal(ops.to_host(total), x.max(0, keepdims=True))
+
+
 @pytest.mark.parametrize("wide", [2, 8, 9, 33, 64, 65, 512, 4000])
 @pytest.mark.parametrize("high", [2, 8, 9, 33, 64, 65, 512, 4000])
 def test_a_tile_fits_its_memory(wide, high):
