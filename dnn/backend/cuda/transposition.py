@@ -38,7 +38,7 @@ SHORT_AXIS = 64
 SECTOR = 8
 """Elements of a length along which an axis is divided: as many floats as a GPU reads at once."""
 
-MOST_AXES = 4
+MOST_AXES, MOST_TILES = 4, (1 << 31) - 1
 
 
 class Tiles(NamedTuple):
@@ -62,7 +62,7 @@ class Tiles(NamedTuple):
 def tiles_of(shape: Sequence[int], x: Sequence[int], out: Sequence[int]) -> Tiles | None:
     """Return the tiles of an operand and a result with these strides in elements.
 
-    None where they have their contiguous axis in common, or there is none, or too many axes.
+    None where they have their contiguous axis in common, or none, and of too many axes or tiles.
     """
     if len(shape) > MOST_AXES or 1 not in x or 1 not in out:
         return None
@@ -85,10 +85,25 @@ def tiles_of(shape: Sequence[int], x: Sequence[int], out: Sequence[int]) -> Tile
     )
     numbers = (*leading_lengths, wide, high, across, along)
     numbers += (*x_steps, *out_steps, x[of_out], out[of_x])
-    return Tiles(math.prod(leading_lengths) * -(-wide // across) * -(-high // along), numbers)
+    blocks = math.prod(leading_lengths) * -(-wide // across) * -(-high // along)
+    return Tiles(blocks, numbers) if blocks <= MOST_TILES else None
 
 
 NUMBERS = "n0_ n1_ wide_ high_ across_ along_ x_0_ x_1_ out_0_ out_1_ x_high_ out_wide_"
+
+
+def _each(slow: str, rows: str, fast: str, columns: str, body: str) -> str:
+    """Return the loop of a block's threads over a tile, neighbours along `fast`.
+
+    A GPU divides slowly, so each thread does it once.
+    """
+    return f"""for (int {slow} = threadIdx.x / {columns}, {fast} = threadIdx.x % {columns},
+                 down_ = {THREADS} / {columns}, right_ = {THREADS} % {columns};
+             {slow} < {rows}; {slow} += down_) {{
+            {body}
+            {fast} += right_;
+            if ({fast} >= {columns}) {{ {fast} -= {columns}; ++{slow}; }}
+        }}"""
 
 
 @functools.cache
@@ -115,32 +130,28 @@ def transposing_kernel(spec: Elementwise, codes: tuple[str, ...]) -> Kernel:
     ]
     loads = [load(spec, name, code, "tile_[a_ * pitch_ + b_]") for name, code in types.items()]
     kept = arithmetic(types[x])
-    inside = "\n            ".join([*loads, *spec.body.strip().splitlines()])
+    keep = f"tile_[a_ * pitch_ + b_] = ({kept})from_[a_ * x_high_ + b_];"
+    store = f"to_[b_ * out_wide_ + a_] = {stored(types[out], out)};"
+    inside = "\n            ".join([*loads, *spec.body.strip().splitlines(), store])
     body = f"""typedef {main_type([types[out], *codes])} A;
     __shared__ {kept} tile_[{TILE}];
     const int pitch_ = (int)across_ | 1;
-    const long long in_row_ = (wide_ + across_ - 1) / across_;
-    const long long in_column_ = (high_ + along_ - 1) / along_;
-    const long long tiles_ = n0_ * n1_ * in_row_ * in_column_;
-    for (long long at_ = blockIdx.x; at_ < tiles_; at_ += gridDim.x) {{
-        const long long left_ = at_ % in_row_ * across_, rest_ = at_ / in_row_;
-        const long long top_ = rest_ % in_column_ * along_, lead_ = rest_ / in_column_;
+    const unsigned int in_row_ = (unsigned int)((wide_ + across_ - 1) / across_);
+    const unsigned int in_column_ = (unsigned int)((high_ + along_ - 1) / along_);
+    const unsigned int inner_ = (unsigned int)n1_, leading_ = (unsigned int)n0_ * inner_;
+    const unsigned int tiles_ = leading_ * in_row_ * in_column_;
+    for (unsigned int at_ = blockIdx.x; at_ < tiles_; at_ += gridDim.x) {{
+        const unsigned int rest_ = at_ / in_row_, lead_ = rest_ / in_column_;
+        const long long left_ = at_ % in_row_ * across_, top_ = rest_ % in_column_ * along_;
         const int width_ = (int)(wide_ - left_ < across_ ? wide_ - left_ : across_);
         const int height_ = (int)(high_ - top_ < along_ ? high_ - top_ : along_);
         const {C_TYPES[types[x]]}* from_ =
-            p_x_ + lead_ / n1_ * x_0_ + lead_ % n1_ * x_1_ + top_ * x_high_ + left_;
+            p_x_ + lead_ / inner_ * x_0_ + lead_ % inner_ * x_1_ + top_ * x_high_ + left_;
         {C_TYPES[types[out]]}* to_ =
-            p_out_ + lead_ / n1_ * out_0_ + lead_ % n1_ * out_1_ + left_ * out_wide_ + top_;
-        for (int e_ = threadIdx.x; e_ < width_ * height_; e_ += {THREADS}) {{
-            const int a_ = e_ / width_, b_ = e_ % width_;
-            tile_[a_ * pitch_ + b_] = ({kept})from_[a_ * x_high_ + b_];
-        }}
+            p_out_ + lead_ / inner_ * out_0_ + lead_ % inner_ * out_1_ + left_ * out_wide_ + top_;
+        {_each("a_", "height_", "b_", "width_", keep)}
         __syncthreads();
-        for (int e_ = threadIdx.x; e_ < width_ * height_; e_ += {THREADS}) {{
-            const int b_ = e_ / height_, a_ = e_ % height_;
-            {inside}
-            to_[b_ * out_wide_ + a_] = {stored(types[out], out)};
-        }}
+        {_each("b_", "width_", "a_", "height_", inside)}
         __syncthreads();
     }}"""
     parameters = [*declared, f"{C_TYPES[types[out]]}* p_out_", lengths(NUMBERS)]
