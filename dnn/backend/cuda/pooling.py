@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.convolution import Routine
-from dnn.backend.cuda.launch import Launcher
+from dnn.backend.cuda.launch import Launcher, index_of
 from dnn.backend.cuda.source import (
     C_TYPES,
+    LONG,
+    SHORT,
+    Index,
     Kernel,
     arithmetic,
     code_of,
@@ -46,10 +49,10 @@ const int last_x = begin_x + across < width ? begin_x + across : width;
 
 LARGEST = """
 A best = -A(1.0 / 0.0);
-[[maybe_unused]] long long found = 0;
+[[maybe_unused]] P found = 0;
 for (int y = first_y; y < last_y; ++y)
     for (int x = first_x; x < last_x; ++x) {
-        const long long at = base + ((long long)y * width + x) * inner;
+        const P at = base + (y * (P)width + x) * inner;
         const A value = (A)p_x[at];
         if (value > best || (value != value && best == best) || (y == first_y && x == first_x)) {
             best = value;
@@ -64,13 +67,13 @@ COUNT = "const A count = counts_padding ? rows * across : (last_y - first_y) * (
 KINDS = {
     "max": (("x",), f"{LARGEST}total = best;"),
     "max_taken": (("v", "x"), f"{LARGEST}total = (A)p_v[found];"),
-    "max_gradient": (("dy", "x"), f"{LARGEST}if (found == i) total = total + (A)p_dy[window];"),
+    "max_gradient": (("dy", "x"), f"{LARGEST}if (found == (P)i) total = total + (A)p_dy[window];"),
     "average": (
         ("x",),
         f"""
 for (int y = first_y; y < last_y; ++y)
     for (int x = first_x; x < last_x; ++x)
-        total = total + (A)p_x[base + ((long long)y * width + x) * inner];
+        total = total + (A)p_x[base + (y * (P)width + x) * inner];
 {COUNT}
 total = total / count;
 """,
@@ -78,10 +81,10 @@ total = total / count;
     "average_gradient": (("dy",), f"{COUNT}\ntotal = total + (A)p_dy[window] / count;"),
 }
 """By kind of `Pooling` the arrays that are read, and the statements for each window: `total`, which
-begins as 0, is what is written."""
+begins as 0, is what is written. ``P`` is the type of a place in memory."""
 
 
-def pooling_kernel(kind: str, codes: tuple[str, ...]) -> Kernel:
+def pooling_kernel(kind: str, codes: tuple[str, ...], index: Index = SHORT) -> Kernel:
     """Return the kernel of a kind of pooling, for types of elements of the arrays and the result.
 
     Its parameters: the arrays that are read, out, elements of out, and `LENGTHS`.
@@ -95,7 +98,7 @@ def pooling_kernel(kind: str, codes: tuple[str, ...]) -> Kernel:
     declared = "\n    ".join(
         f"[[maybe_unused]] const int {each} = (int){each}_;" for each in LENGTHS
     )
-    place = "[[maybe_unused]] const long long base = outer * height * width * inner + inside;"
+    place = "[[maybe_unused]] const P base = outer * height * width * inner + inside;"
     if kind.endswith("_gradient"):
         # The windows that x is in, the last one first: so taps come in ascending order.
         high, wide = "height", "width"
@@ -107,7 +110,7 @@ def pooling_kernel(kind: str, codes: tuple[str, ...]) -> Kernel:
         for (int row = last_row; row >= 0 && row * down + rows > at_y; --row)
             for (int column = last_column; column >= 0 && column * right + across > at_x;
                  --column) {{
-                const long long window =
+                const P window =
                     ((outer * out_height + row) * out_width + column) * inner + inside;
                 {WINDOW}{body}
             }}"""
@@ -117,16 +120,20 @@ def pooling_kernel(kind: str, codes: tuple[str, ...]) -> Kernel:
         {place}
         const int row = place_y, column = place_x;
         {WINDOW}{body}"""
-    loop = for_each(f"""
-        const long long inside = i % inner, pixel = i / inner;
-        const int place_x = (int)(pixel % {wide}), place_y = (int)(pixel / {wide} % {high});
-        const long long outer = pixel / {wide} / {high};
+    loop = for_each(
+        f"""
+        const N pixel = i / (N)inner, line = pixel / (N){wide};
+        const int place_x = (int)(pixel % (N){wide}), place_y = (int)(line % (N){high});
+        const P outer = line / (N){high}, inside = i % (N)inner;
         A total = 0;
         {each}
-        out[i] = {stored(result, "total")};""")
+        out[i] = {stored(result, "total")};""",
+        number="N",
+    )
     parameters = f"{arrays}{C_TYPES[result]}* out, const long long n, {numbers}"
-    body = f"typedef {arithmetic(result)} A;\n    {declared}\n    {loop}"
-    return function(f"pool_{kind}__{'_'.join(codes)}", parameters, body)
+    types = f"typedef {arithmetic(result)} A; typedef {index.number} N; typedef {index.place} P;"
+    name = f"pool_{kind}__{'_'.join(codes)}{'__long' if index is LONG else ''}"
+    return function(name, parameters, f"{types}\n    {declared}\n    {loop}")
 
 
 def pool(launcher: Launcher, problem: Pooling, *arrays: Any) -> None:
@@ -137,7 +144,8 @@ def pool(launcher: Launcher, problem: Pooling, *arrays: Any) -> None:
     (top, _), (left, _) = problem.padding
     lengths = (inner, *problem.size, *problem.out_size, *problem.window, *problem.stride)
     numbers = (arrays[-1].size, *lengths, top, left, problem.counts_padding)
-    kernel = pooling_kernel(problem.kind, tuple(code_of(x.dtype) for x in arrays))
+    index = index_of((max(x.size for x in arrays),), ((1,),))
+    kernel = pooling_kernel(problem.kind, tuple(code_of(x.dtype) for x in arrays), index)
     launcher.for_each(kernel, arrays[-1].size, [*arrays, *map(np.int64, numbers)])
 
 

@@ -107,15 +107,16 @@ def function(name: str, parameters: str, body: str, functions: str = "") -> Kern
     return Kernel(name, parameters, body, functions)
 
 
-def for_each(body: str, suffix: str = "") -> str:
+def for_each(body: str, suffix: str = "", number: str = "long long") -> str:
     """Return the loop over all i < n that a thread has, whatever the number of threads.
 
-    The variables i, n and step have a suffix, where operands could have these names.
+    The variables i, n and step have a suffix, where operands could have these names. Of i the type
+    is `number`.
     """
     i, n, step = (f"{name}{suffix}" for name in ("i", "n", "step"))
-    first = f"long long {i} = (long long)blockIdx.x * blockDim.x + threadIdx.x"
-    return f"""const long long {step} = (long long)gridDim.x * blockDim.x;
-    for ({first}; {i} < {n}; {i} += {step}) {{
+    first = f"{number} {i} = ({number})blockIdx.x * blockDim.x + threadIdx.x"
+    return f"""const {number} {step} = ({number})gridDim.x * blockDim.x;
+    for ({first}; {i} < ({number}){n}; {i} += {step}) {{
         {body.strip()}
     }}"""
 

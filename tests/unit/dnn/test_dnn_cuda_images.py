@@ -27,8 +27,14 @@ def ops() -> CudaOps:
 
 
 @pytest.mark.parametrize(("kind", "layout"), list(product(KINDS, ["CHWN", "NHWC", "NCHW"])))
-def test_pooling_has_the_bits_of_numpy(ops, kind, layout):
+@pytest.mark.parametrize("index", ["short", "long"])
+def test_pooling_has_the_bits_of_numpy(ops, kind, layout, index, monkeypatch):
+    if index == "long":
+        monkeypatch.setattr("dnn.backend.cuda.launch.MOST_SHORT", 0)
+    fake_cupy.RawModule.launches.clear()
     device_checks.check_pooling(ops, kind, layout, 5)
+    kinds = fake_cupy.RawModule.launches
+    assert {kind.endswith("__long") for kind in kinds} == {index == "long"}
 
 
 @pytest.mark.parametrize("kept", [HALF, BFLOAT16], ids=["float16", "bfloat16"])
