@@ -74,19 +74,25 @@ NETS = {
 
 def shapes_of(net: Net) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Return kind and shape of each parameter, weights of dense layers as (inputs, units)."""
+    return ((kind, shape) for kind, shape, _ in uses_of(net))
+
+
+def uses_of(net: Net) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Return kind and shape of each parameter, and in how many pixels or time steps it is used."""
 
     def walk(items: list[Item], shape: tuple[int, ...]) -> Iterator[Any]:
         for kind, *given in items:
             if kind == "conv":
                 filters, window, stride, padding, bias = given
-                yield "weight", (filters, shape[0], window, window)
+                size = [(side + 2 * padding - window) // stride + 1 for side in shape[1:]]
+                pixels = size[0] * size[1]
+                yield "weight", (filters, shape[0], window, window), pixels
                 if bias:
-                    yield "shift", (filters,)
-                size = ((side + 2 * padding - window) // stride + 1 for side in shape[1:])
+                    yield "shift", (filters,), pixels
                 shape = (filters, *size)
             elif kind == "norm":
-                yield "scale", shape[:1]
-                yield "shift", shape[:1]
+                yield "scale", shape[:1], shape[1] * shape[2]
+                yield "shift", shape[:1], shape[1] * shape[2]
             elif kind == "pool":
                 shape = (shape[0], *(side // given[0] for side in shape[1:]))
             elif kind == "mean":
@@ -94,13 +100,13 @@ def shapes_of(net: Net) -> Iterator[tuple[str, tuple[int, ...]]]:
             elif kind == "flatten":
                 shape = (int(np.prod(shape)),)
             elif kind == "dense":
-                yield "weight", (shape[0], given[0])
-                yield "shift", (given[0],)
+                yield "weight", (shape[0], given[0]), 1
+                yield "shift", (given[0],), 1
                 shape = (given[0],)
             elif kind == "lstm":
-                yield "weight", (4 * given[0], shape[1])
-                yield "weight", (4 * given[0], given[0])
-                yield from [("shift", (4 * given[0],))] * 2
+                yield "weight", (4 * given[0], shape[1]), shape[0]
+                yield "weight", (4 * given[0], given[0]), shape[0]
+                yield from [("shift", (4 * given[0],), shape[0])] * 2
                 shape = (given[0],)
             elif kind == "residual":
                 after = yield from walk(given[0], shape)

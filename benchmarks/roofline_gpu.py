@@ -21,8 +21,9 @@ References
 from __future__ import annotations
 
 import itertools
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,30 +103,8 @@ def dense(widths: Sequence[int]) -> list[int]:
 
 def multiplications(net: conv_nets.Net) -> list[int]:
     """Return the multiplications of each layer of a network, for one sample."""
-
-    def walk(items: Sequence[conv_nets.Item], shape: tuple[int, ...]) -> Iterator[Any]:
-        for kind, *given in items:
-            if kind == "conv":
-                filters, window, stride, padding, _ = given
-                sides = [(side + 2 * padding - window) // stride + 1 for side in shape[1:]]
-                yield filters * sides[0] * sides[1] * shape[0] * window**2
-                shape = (filters, *sides)
-            elif kind == "pool":
-                shape = (shape[0], *(side // given[0] for side in shape[1:]))
-            elif kind == "mean":
-                shape = shape[:1]
-            elif kind == "flatten":
-                shape = (shape[0] * shape[1] * shape[2],)
-            elif kind == "dense":
-                yield shape[0] * given[0]
-                shape = (given[0],)
-            elif kind == "residual":
-                after = yield from walk(given[0], shape)
-                yield from walk(given[1], shape)
-                shape = after
-        return shape
-
-    return list(walk(net.items, net.shape))
+    uses = conv_nets.uses_of(net)
+    return [math.prod(shape) * times for kind, shape, times in uses if kind == "weight"]
 
 
 def steps() -> dict[str, Step]:
@@ -135,7 +114,12 @@ def steps() -> dict[str, Step]:
     def step(name: str, flops: int, types: str = "f4") -> Step:
         return Step(nodes_of(name), flops, types)
 
-    lenet, resnet = (conv_nets.NETS[f"{name}_step"] for name in ("lenet5", "resnet18_cifar"))
+    def of_images(name: str, key: str) -> dict[str, Step]:
+        net = conv_nets.NETS[key]
+        flops = step_flops(multiplications(net), net.batch)
+        narrow = f"{name}, bfloat16"
+        return {name: step(name, flops), narrow: step(narrow, flops, "u2")}
+
     lstm = conv_nets.NETS["lstm_step"]
     times, features = lstm.shape
     units = 128
@@ -149,11 +133,9 @@ def steps() -> dict[str, Step]:
             )
             for depth in (1, 2, 3, 4)
         },
-        "LeNet-5": step("LeNet-5", step_flops(multiplications(lenet), lenet.batch)),
-        "ResNet-18": step("ResNet-18", step_flops(multiplications(resnet), resnet.batch)),
-        "ResNet-18, bfloat16": step(
-            "ResNet-18, bfloat16", step_flops(multiplications(resnet), resnet.batch), "u2"
-        ),
+        **of_images("LeNet-5", "lenet5_step"),
+        **of_images("VGG-16", "vgg16_cifar_step"),
+        **of_images("ResNet-18", "resnet18_cifar_step"),
         "LSTM of 28 steps": step("LSTM of 28 steps", step_flops(recurrent, lstm.batch)),
         "1,000 heart networks": step("1,000 heart networks", 1000 * step_flops(dense(heart), 32)),
     }

@@ -9,7 +9,7 @@ import pytest
 import dnn
 from dnn import graph, linalg
 from dnn.backend.ops import Ops
-from dnn.backend.rounding import widen
+from dnn.backend.rounding import narrow, widen
 from dnn.losses import loss_of
 from dnn.nets import basic_block
 from dnn.optimizers.schedules import Cosine
@@ -379,6 +379,29 @@ def check_pooling(ops, kind, layout, most):
         inputs = image_problems.pooling_inputs(problem, generator)
         found = image_problems.run(ops, ops.pooling(problem), problem, inputs)
         expected = image_problems.run(oracle, oracle.pooling(problem), problem, inputs)
+        np.testing.assert_array_equal(found, expected, err_msg=str(problem))
+
+
+def check_narrow_pooling(ops, kind, layout, kept):
+    """Compare with NumPy's of float32, rounded once, where some arrays are narrow."""
+    generator, oracle = np.random.default_rng(7), image_problems.ORACLE
+    for turn in range(8):
+        problem = image_problems.pooling_of(kind, layout, generator, 5)._replace(dtype="f4")
+        inputs = image_problems.pooling_inputs(problem, generator)  # whole numbers, or not finite
+        expected = image_problems.run(oracle, oracle.pooling(problem), problem, inputs)
+        *narrow_inputs, is_narrow = [True] * 3 if turn < 4 else generator.integers(0, 2, 3)
+        for at, x in enumerate(inputs):
+            if narrow_inputs[at]:
+                inputs[at] = np.empty(x.shape, kept)
+                narrow(x, inputs[at])
+        dtype = kept if is_narrow else None
+        found = image_problems.run(ops, ops.pooling(problem), problem, inputs, dtype)
+        if is_narrow:
+            rounded, wide = np.empty(found.shape, kept), np.empty(found.shape, "f4")
+            narrow(expected, rounded)
+            widen(rounded, expected)
+            widen(found, wide)
+            found = wide
         np.testing.assert_array_equal(found, expected, err_msg=str(problem))
 
 

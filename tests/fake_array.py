@@ -237,16 +237,19 @@ class ndarray:
         get_current_stream().put(lambda: np.copyto(found._memory, self._memory))
         return found
 
+    def _refuse(self, host, verb, shapes):
+        """Raise unless an array of the host is one, of the type and shape of this one."""
+        if not isinstance(host, np.ndarray):
+            raise TypeError(f"Only numpy.ndarray can be {verb} cupy.ndarray")
+        if host.dtype != self.dtype:
+            raise TypeError(f"{host.dtype} array cannot be {verb} {self.dtype} array")
+        if host.shape != self.shape:
+            raise ValueError(f"Shape mismatch. {shapes.format(self.shape, host.shape)}")
+
     def get(self, stream=None, order="C", out=None, blocking=True):
         if out is None:
             out = np.empty(self.shape, self.dtype, order)
-        elif not isinstance(out, np.ndarray):
-            raise TypeError("Only numpy.ndarray can be obtained from cupy.ndarray")
-        if out.dtype != self.dtype:
-            raise TypeError(f"{out.dtype} array cannot be obtained from {self.dtype} array")
-        if out.shape != self.shape:
-            message = f"Expected shape: {self.shape}, actual shape: {out.shape}"
-            raise ValueError(f"Shape mismatch. {message}")
+        self._refuse(out, "obtained from", "Expected shape: {}, actual shape: {}")
         if not out.flags.forc:
             raise RuntimeError("`out` cannot be specified when copying to non-contiguous ndarray")
         if not self.size:
@@ -265,13 +268,7 @@ class ndarray:
         return out
 
     def set(self, arr, stream=None):
-        if not isinstance(arr, np.ndarray):
-            raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
-        if arr.dtype != self.dtype:
-            raise TypeError(f"{arr.dtype} array cannot be set to {self.dtype} array")
-        if arr.shape != self.shape:
-            message = f"Old shape: {self.shape}, new shape: {arr.shape}"
-            raise ValueError(f"Shape mismatch. {message}")
+        self._refuse(arr, "set to", "Old shape: {}, new shape: {}")
         if not self.flags.forc:
             raise RuntimeError("Cannot set to non-contiguous array")
         like = "C" if self.flags.c_contiguous else "F"

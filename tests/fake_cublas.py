@@ -1,6 +1,6 @@
 """cuBLAS and cuBLASLt on the CPU: functions by their C names that read and write at addresses.
 
-Stands in for what `dnn.backend.cuda.products.load_library` returns. Arguments are checked as ctypes
+Stands in for what `dnn.backend.cuda.cublas.load_library` returns. Arguments are checked as ctypes
 and the libraries would see them: a pointer or a 64-bit number that ctypes would cut to 32 bits, a
 combination of types that no GPU multiplies, a leading dimension that is too short, a descriptor's
 attribute of a wrong size, an algorithm of another product, a capture without a workspace.
@@ -248,86 +248,42 @@ class Cublas(Library):
         self._workspaces[handle] = size
         return 0
 
-    def _cublasGemmStridedBatchedEx(
-        self,
-        handle: int,
-        transpose_a: int,
-        transpose_b: int,
-        rows: int,
-        columns: int,
-        inner: int,
-        alpha: int,
-        a: int,
-        type_a: int,
-        lead_a: int,
-        step_a: int,
-        b: int,
-        type_b: int,
-        lead_b: int,
-        step_b: int,
-        beta: int,
-        c: int,
-        type_c: int,
-        lead_c: int,
-        step_c: int,
-        batch: int,
-        compute: int,
-        algorithm: int,
-    ) -> int:
-        stream = self._streams[handle]
-        if _stream(stream).captured is not None and handle not in self._workspaces:
-            raise RuntimeError("a capture without a workspace: cuBLAS would allocate one")
-        assert algorithm == -1
-        types = (type_a, type_b, type_c)
-        asked = Multiplication("gemm", types, compute, 1, rows, columns, inner, batch)
-        one, two, out = (CODES[kind] for kind in types)
-        result = Matrices(out, c, False, rows, columns, lead_c, step_c)
-        matrices = (
-            Matrices(one, a, bool(transpose_a), rows, inner, lead_a, step_a),
-            Matrices(two, b, bool(transpose_b), inner, columns, lead_b, step_b),
-            result,
-            result,
-        )
-        return self._multiply(asked, matrices, (alpha, beta), stream)
+    def _cublasGemmStridedBatchedEx(self, *given: int) -> int:
+        return self._gemm(Matrices, given[:7], given[7:11], given[11:15], given[15:20], *given[20:])
 
-    def _cublasGemmBatchedEx(
+    def _cublasGemmBatchedEx(self, *given: int) -> int:
+        a, b, c = ((*each, 0) for each in (given[7:10], given[10:13], given[13:17]))
+        return self._gemm(Scattered, given[:7], a, b, c, *given[17:])
+
+    def _gemm(
         self,
-        handle: int,
-        transpose_a: int,
-        transpose_b: int,
-        rows: int,
-        columns: int,
-        inner: int,
-        alpha: int,
-        a: int,
-        type_a: int,
-        lead_a: int,
-        b: int,
-        type_b: int,
-        lead_b: int,
-        beta: int,
-        c: int,
-        type_c: int,
-        lead_c: int,
+        form: type[Matrices],
+        product: tuple[int, ...],
+        a: tuple[int, ...],
+        b: tuple[int, ...],
+        c: tuple[int, ...],
         batch: int,
         compute: int,
         algorithm: int,
     ) -> int:
+        """Multiply; of a matrix there are address, type, lead and step, of C after beta."""
+        handle, transpose_a, transpose_b, rows, columns, inner, alpha = product
+        beta, *c = c  # type: ignore[assignment]
         stream = self._streams[handle]
         if _stream(stream).captured is not None and handle not in self._workspaces:
             raise RuntimeError("a capture without a workspace: cuBLAS would allocate one")
         assert algorithm == -1
-        types = (type_a, type_b, type_c)
+        types = (a[1], b[1], c[1])
         asked = Multiplication("gemm", types, compute, 1, rows, columns, inner, batch)
-        one, two, out = (CODES[kind] for kind in types)
-        result = Scattered(out, c, False, rows, columns, lead_c, 0)
-        matrices = (
-            Scattered(one, a, bool(transpose_a), rows, inner, lead_a, 0),
-            Scattered(two, b, bool(transpose_b), inner, columns, lead_b, 0),
-            result,
-            result,
+        one, two, result = (
+            form(CODES[kind], address, transposed, *shape, lead, step)
+            for (address, kind, lead, step), transposed, shape in (
+                (a, bool(transpose_a), (rows, inner)),
+                (b, bool(transpose_b), (inner, columns)),
+                (c, False, (rows, columns)),
+            )
         )
-        return self._multiply(asked, matrices, (alpha, beta), stream)
+        return self._multiply(asked, (one, two, result, result), (alpha, beta), stream)
 
 
 class CublasLt(Library):
@@ -480,5 +436,5 @@ def _stream(pointer: int) -> Stream:
 
 
 def load_library(name: str) -> Library:
-    """Return a library by name, as `dnn.backend.cuda.products.load_library` does."""
+    """Return a library by name, as `dnn.backend.cuda.cublas.load_library` does."""
     return {"cublas": Cublas, "cublasLt": CublasLt}[name]()

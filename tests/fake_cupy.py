@@ -28,6 +28,7 @@ from typing import ClassVar
 
 import cuda_emulator
 import numpy as np
+import occupancy
 from fake_array import (
     _computed,
     _refuse_other_devices,
@@ -79,31 +80,47 @@ class RawModule:
         assert other == self.code, f"two kernels are named {name}:\n{other}\n{self.code}"
         if name not in self.compiled:
             self.compiled.update(cuda_emulator.build({name: self.code}))
-        launch = self.compiled[name]
-        types = cuda_emulator.parameter_types(self.code, name)
+        return RawKernel(self.code, name)
 
-        def function(grid, block, args):
-            if len(args) != len(types):
-                raise TypeError(f"{name}: {len(args)} arguments for {len(types)} parameters")
-            for each in (grid, block):
-                if not isinstance(each, tuple) or not 0 < len(each) <= 3:
-                    raise TypeError(f"{name}: a grid or block is a tuple of 1 to 3, not {each!r}")
-            if math.prod(block) > 1024 or math.prod(grid) >= 1 << 31:
-                raise CUDARuntimeError(1)
-            boxes = [_box(argument, kind) for argument, kind in zip(args, types, strict=True)]
-            pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
-            elsewhere = any(isinstance(x, ndarray) and x.device.id != here.device for x in args)
-            RawModule.launches.append(name)
 
-            def work(kept=(boxes, args)):  # pointers look into them
-                if elsewhere:
-                    raise CUDARuntimeError(700)
-                Stream.log.append(name)
-                launch(grid[0], block[0], pointers)
+class RawKernel:
+    handles: ClassVar[dict[int, tuple[str, str, int]]] = {}
 
-            get_current_stream().put(work)
+    def __init__(self, code, name):
+        self.code, self.name = code, name
+        self.launch = RawModule.compiled[name]
+        self.types = cuda_emulator.parameter_types(code, name)
 
-        return function
+    @property
+    def kernel(self):
+        """The function on the current device."""
+        given = (self.name, self.code, here.device)
+        ptr = next((ptr for ptr, known in self.handles.items() if known == given), None)
+        ptr = ptr or 0x7000 + 16 * len(self.handles)
+        self.handles[ptr] = given
+        return SimpleNamespace(ptr=ptr)
+
+    def __call__(self, grid, block, args):
+        name, launch = self.name, self.launch
+        if len(args) != len(self.types):
+            raise TypeError(f"{name}: {len(args)} arguments for {len(self.types)} parameters")
+        for each in (grid, block):
+            if not isinstance(each, tuple) or not 0 < len(each) <= 3:
+                raise TypeError(f"{name}: a grid or block is a tuple of 1 to 3, not {each!r}")
+        if math.prod(block) > 1024 or math.prod(grid) >= 1 << 31:
+            raise CUDARuntimeError(1)
+        boxes = [_box(argument, kind) for argument, kind in zip(args, self.types, strict=True)]
+        pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
+        elsewhere = any(isinstance(x, ndarray) and x.device.id != here.device for x in args)
+        RawModule.launches.append(name)
+
+        def work(kept=(boxes, args)):  # pointers look into them
+            if elsewhere:
+                raise CUDARuntimeError(700)
+            Stream.log.append(name)
+            launch(grid[0], block[0], pointers)
+
+        get_current_stream().put(work)
 
 
 C_NAMES = {
@@ -228,7 +245,14 @@ def getDeviceProperties(device):
 
 def deviceGetAttribute(attrib, device):
     # Processors, compute mode, and capability.
-    return {16: 132, 20: 0, 75: 9, 76: 0}[attrib]
+    return {16: occupancy.PROCESSORS, 20: 0, 75: 9, 76: 0}[attrib]
+
+
+def occupancyMaxActiveBlocksPerMultiprocessor(func, blockSize, dynamicSMemSize):
+    name, code, device = RawKernel.handles[func]
+    if device != here.device:
+        raise CUDARuntimeError(400)
+    return occupancy.resident_blocks(name, code, blockSize, dynamicSMemSize)
 
 
 cuda = SimpleNamespace(
@@ -240,6 +264,9 @@ cuda = SimpleNamespace(
     MemoryPool=MemoryPool,
     using_allocator=lambda allocator=None: contextlib.nullcontext(),
     memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+    driver=SimpleNamespace(
+        occupancyMaxActiveBlocksPerMultiprocessor=occupancyMaxActiveBlocksPerMultiprocessor
+    ),
     runtime=SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError,
         memPrefetchAsync=memPrefetchAsync,
@@ -308,7 +335,7 @@ def install(monkeypatch):
     MemoryPool.rooms.clear()
     monkeypatch.setitem(sys.modules, "cupy", sys.modules[__name__])
     monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=empty_pinned))
-    monkeypatch.setattr("dnn.backend.cuda.products.load_library", load_library)
+    monkeypatch.setattr("dnn.backend.cuda.cublas.load_library", load_library)
     # The second is where the first comes from when it is asked for first: it would stay replaced.
     for place in ("dnn.cuda_problem", "dnn.backend.device.cuda_problem"):
         monkeypatch.setattr(place, lambda index=0: None)
@@ -323,7 +350,7 @@ def Blas():
 
     from fake_cublas import load_library
 
-    from dnn.backend.cuda.products import Cublas
+    from dnn.backend.cuda.cublas import Cublas
 
-    with mock.patch("dnn.backend.cuda.products.load_library", load_library):
+    with mock.patch("dnn.backend.cuda.cublas.load_library", load_library):
         return Cublas(sys.modules[__name__], 0)

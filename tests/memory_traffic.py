@@ -178,6 +178,7 @@ def running() -> Iterator[list[Any]]:
             loaded.end_counting(found)
             launches.append(Traffic(kind, found[0] + found[1], found[2] + found[3]))
 
+        function.kernel = run.kernel  # type: ignore[attr-defined]
         return function
 
     def multiplied(library: Any, *arguments: Any, **options: Any) -> Any:

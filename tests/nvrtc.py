@@ -46,8 +46,8 @@ class Nvrtc:
         """The C functions; the library is loaded where something is to be compiled."""
         return ctypes.CDLL(str(self.library))
 
-    def log(self, name: str, program: str, options: tuple[str, ...]) -> str:
-        """Compile a program and return what the compiler says of it."""
+    def made(self, name: str, program: str, options: tuple[str, ...]) -> tuple[str, bytes]:
+        """Compile a program; return what the compiler says of it, and the code for a processor."""
         given = [option.encode() for option in (*options, f"-I{self.headers}")]
         handle, size = ctypes.c_void_p(), ctypes.c_size_t()
         self._call("CreateProgram", ctypes.byref(handle), program.encode(), name.encode(), 0, 0, 0)
@@ -57,9 +57,14 @@ class Nvrtc:
             self._call("GetProgramLogSize", handle, ctypes.byref(size))
             text = ctypes.create_string_buffer(size.value)
             self._call("GetProgramLog", handle, text)
+            log = text.value.decode().strip() or (f"status {status}" if status else "")
+            self._call("GetCUBINSize", handle, ctypes.byref(size))
+            code = ctypes.create_string_buffer(size.value)
+            if size.value:
+                self._call("GetCUBIN", handle, code)
         finally:
             self._call("DestroyProgram", ctypes.byref(handle))
-        return text.value.decode().strip() or (f"status {status}" if status else "")
+        return log, code.raw
 
     def _call(self, name: str, *arguments: object) -> None:
         status = self.functions[f"nvrtc{name}"](*arguments)
@@ -95,7 +100,7 @@ def check(name: str, program: str) -> None:
         options = _options(architecture, program)
 
         def compile_it(taken: Path, options=options, architecture=architecture) -> None:
-            log = compiler.log(f"{name}.cu", program, options)
+            log, _ = compiler.made(f"{name}.cu", program, options)
             if log:
                 message = f"NVRTC {compiler.version} on {name} for {architecture}"
                 raise KernelRefused(f"{message}:\n{log}")

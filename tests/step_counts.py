@@ -232,6 +232,7 @@ def counting() -> Iterator[list[Node]]:
     with pytest.MonkeyPatch.context() as patch:
         fake_cupy.install(patch)
         patch.setattr(launch, "compiled", compiled)
+        patch.setattr(launch, "resident_blocks", lambda *_: 8)
         patch.setattr(joining, "joint_kernel", joint_kernel)
         patch.setattr(fake_cublas.Library, "_multiply", multiply)
         patch.setenv("DNN_ROUTINES", "fixed")
@@ -331,7 +332,9 @@ STEPS: dict[str, Callable[[], list[Node]]] = {
         for dtype in ("float32", "tf32", "float16", "bfloat16")
     },
     "LeNet-5": net("lenet5_step"),
+    "LeNet-5, bfloat16": net("lenet5_step", "bfloat16"),
     "VGG-16": net("vgg16_cifar_step"),
+    "VGG-16, bfloat16": net("vgg16_cifar_step", "bfloat16"),
     "ResNet-18": net("resnet18_cifar_step"),
     "ResNet-18, bfloat16": net("resnet18_cifar_step", "bfloat16"),
     "LSTM of 28 steps": net("lstm_step"),

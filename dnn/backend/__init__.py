@@ -105,7 +105,7 @@ def device_facts(device: str | Device) -> dict[str, str]:
     if found_device.kind == "cpu":
         kernels = ops_for("cpu").description
         return {"device": "cpu", "device_name": _name_of_cpu(), **versions, "kernels": kernels}
-    from dnn.backend.cuda.products import cublas_version
+    from dnn.backend.cuda.cublas import cublas_version
 
     cupy = import_cupy()
     runtime = cupy.cuda.runtime

@@ -36,7 +36,8 @@ class Pooling(NamedTuple):
     layout : str
         Order of the axes of all arrays, one of `dnn.backend.convolution.LAYOUTS`.
     dtype : str
-        ``"f4"`` or ``"f8"``.
+        ``"f4"`` or ``"f8"``, in which it is computed. Where `Ops.takes_narrow` arrays of a pooling
+        in float32 may be narrow, each by itself; the result is rounded once.
     images, channels : int
     size : pair of int
         Height and width of x.

@@ -5,6 +5,8 @@ The same checks run on a stand-in for CuPy in `tests/unit/dnn`; here nothing sta
 
 from __future__ import annotations
 
+import itertools
+
 import device_checks
 import image_problems
 import numpy as np
@@ -15,10 +17,13 @@ from operation_cases import CASES, drawn
 
 import dnn
 from dnn import graph
-from dnn.backend import Convolution, philox
+from dnn.backend import Convolution, empty, philox
 from dnn.backend.convolution import LAYOUTS
-from dnn.backend.cuda.pooling import KINDS
+from dnn.backend.cuda.launch import resident_blocks
+from dnn.backend.cuda.pooling import KINDS, pooling_kernel
+from dnn.backend.cuda.source import THREADS
 from dnn.backend.ops import Ops
+from dnn.backend.rounding import BFLOAT16, HALF
 from dnn.graph.plan import Plan
 from dnn.losses import LOSSES
 
@@ -67,6 +72,31 @@ def test_each_routine_convolves_what_is_rounded_as_numpy_does(ops, seed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_pooling_has_the_bits_of_numpy(ops, kind, layout):
     device_checks.check_pooling(ops, kind, layout, 70)
+
+
+@pytest.mark.parametrize("kept", [HALF, BFLOAT16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_pooling_of_narrow_images_is_rounded_once(ops, kind, layout, kept):
+    device_checks.check_narrow_pooling(ops, kind, layout, kept)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_large_copies_to_another_order_of_axes(ops, dtype):
+    for shape in ((64, 32, 3, 3), (3, 100, 7, 90), (2, 300, 400), (300, 5, 70)):
+        x = (np.arange(np.prod(shape)) % 2011).reshape(shape).astype(dtype)
+        for axes in itertools.permutations(range(len(shape))):
+            out = empty(ops, tuple(shape[i] for i in axes), dtype)
+            ops.copy(ops.asarray(x).transpose(axes), out)
+            np.testing.assert_array_equal(ops.to_host(out), x.transpose(axes))
+
+
+def test_a_processor_has_some_blocks_of_a_kernel(ops):
+    for kind in KINDS:
+        codes = ("f4",) * (2 + (kind in ("max_gradient", "max_taken")))
+        index = ops.launcher.index
+        blocks = resident_blocks(ops.cupy, index, pooling_kernel(kind, codes))
+        assert 1 <= blocks <= 2048 // THREADS
 
 
 def test_a_large_convolution_by_each_routine_and_as_a_graph(ops, monkeypatch, tmp_path):

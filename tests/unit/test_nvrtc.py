@@ -55,13 +55,13 @@ def test_a_kernel_is_compiled_once_for_each_architecture(
 ) -> None:
     monkeypatch.setattr(nvrtc, "ARCHITECTURES", ("sm_90", "compute_80", "compute_120"))
     asked = []
-    log = nvrtc.Nvrtc.log
+    made = nvrtc.Nvrtc.made
 
-    def counted(self: nvrtc.Nvrtc, *arguments: object) -> str:
+    def counted(self: nvrtc.Nvrtc, *arguments: object) -> tuple[str, bytes]:
         asked.append(arguments)
-        return log(self, *arguments)
+        return made(self, *arguments)
 
-    monkeypatch.setattr(nvrtc.Nvrtc, "log", counted)
+    monkeypatch.setattr(nvrtc.Nvrtc, "made", counted)
     for _ in range(2):
         nvrtc.check("one", kernel("one", "x[0] = 1;"))
     architectures = [options[0].partition("=")[2] for _, _, options in asked]

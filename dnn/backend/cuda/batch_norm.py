@@ -24,8 +24,18 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.convolution import ALIGNMENT_BYTES, Routine
-from dnn.backend.cuda.launch import Launcher, element_strides
-from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, code_of, function, lengths
+from dnn.backend.cuda.launch import Launcher, element_strides, index_of
+from dnn.backend.cuda.source import (
+    C_TYPES,
+    LONG,
+    SHORT,
+    THREADS,
+    Index,
+    Kernel,
+    code_of,
+    function,
+    lengths,
+)
 from dnn.backend.normalisation import BatchNormSums
 from dnn.backend.ops import Array, Step
 
@@ -57,26 +67,37 @@ def _total(name: str, value: str) -> str:
         __syncthreads();"""
 
 
+LENGTHS = ("models", "rows", "channels", "parts", "length")
+
+
 def _kernel(
-    name: str, kind: str, pointers: Sequence[str], numbers: str, part: str, whole: str
+    name: str,
+    kind: str,
+    index: Index,
+    pointers: Sequence[str],
+    numbers: str,
+    part: str,
+    whole: str,
 ) -> Kernel:
     """Return the kernel of statements that sum up a part, and that join all parts.
 
     The former set ``first_sum`` and ``second_sum``, the latter write the result of channel c.
-    `kind` is the C type of arithmetic and of the result.
+    `kind` is the C type of arithmetic and of the result, ``P`` that of a place in memory.
     """
-    body = f"""typedef {kind} A;
+    declared = " ".join(f"const P {each} = (P){each}_;" for each in LENGTHS)
+    body = f"""typedef {kind} A; typedef {index.place} P;
+    {declared}
     __shared__ A partial[{THREADS}];
     __shared__ int is_last;
     const int lane = threadIdx.x % {LANES}, along = threadIdx.x / {LANES};
-    const long long groups = (channels + {LANES - 1}) / {LANES};
-    for (long long item = blockIdx.x; item < models * groups * parts; item += gridDim.x) {{
-        const long long part = item % parts, group = item / parts % groups;
-        const long long m = item / parts / groups, c = group * {LANES} + lane;
-        const long long first = part * length;
-        const long long last = first + length < rows ? first + length : rows;
+    const P groups = (channels + {LANES - 1}) / {LANES};
+    for (P item = blockIdx.x; item < models * groups * parts; item += gridDim.x) {{
+        const P part = item % parts, group = item / parts % groups;
+        const P m = item / parts / groups, c = group * {LANES} + lane;
+        const P first = part * length;
+        const P last = first + length < rows ? first + length : rows;
         const bool is_inside = c < channels;
-        const long long base = m * rows * channels + c;
+        const P base = m * rows * channels + c;
         volatile A* parts_of = p_parts + m * parts * 2 * channels + c;
         {part}
         if (along == 0 && is_inside) {{
@@ -96,12 +117,13 @@ def _kernel(
         __syncthreads();
     }}"""
     arrays = ", ".join([*pointers, f"{kind}* p_out, {kind}* p_parts, int* p_counts"])
-    given = lengths("models rows channels parts length")
+    given = lengths(" ".join(f"{each}_" for each in LENGTHS))
+    name += "__long" if index is LONG else ""
     return function(name, f"{arrays}, {given}, {numbers}", body)
 
 
 @functools.cache
-def statistics_kernel(code: str, out: str, runs: bool) -> Kernel:
+def statistics_kernel(code: str, out: str, runs: bool, index: Index = SHORT) -> Kernel:
     """Return the kernel of `STATISTICS`, for types of x and of the result.
 
     Its parameters: x; with `runs` running mean and variance; result, parts, counters; models, rows,
@@ -110,12 +132,12 @@ def statistics_kernel(code: str, out: str, runs: bool) -> Kernel:
     """
     part = f"""A sum = A(0), squares = A(0);
         if (is_inside)
-            for (long long r = first + along; r < last; r += {ALONG})
+            for (P r = first + along; r < last; r += {ALONG})
                 sum = sum + (A)p_x[base + r * channels];
         {_total("part_sum", "sum")}
         const A first_sum = part_sum / A(last - first);
         if (is_inside)
-            for (long long r = first + along; r < last; r += {ALONG}) {{
+            for (P r = first + along; r < last; r += {ALONG}) {{
                 const A apart = (A)p_x[base + r * channels] - first_sum;
                 squares = squares + apart * apart;
             }}
@@ -127,14 +149,14 @@ def statistics_kernel(code: str, out: str, runs: bool) -> Kernel:
                 p_out[4 * row + at] = next_variance + variance * A(unbiased) * A(1.0 - momentum);"""
     whole = f"""A of_all = A(0), apart = A(0);
             if (is_inside)
-                for (long long q = along; q < parts; q += {ALONG}) {{
+                for (P q = along; q < parts; q += {ALONG}) {{
                     const A count = A(q < parts - 1 ? length : rows - q * length);
                     of_all = of_all + parts_of[q * 2 * channels] * count;
                 }}
             {_total("whole_sum", "of_all")}
             const A mean = whole_sum / A(rows);
             if (is_inside)
-                for (long long q = along; q < parts; q += {ALONG}) {{
+                for (P q = along; q < parts; q += {ALONG}) {{
                     const A count = A(q < parts - 1 ? length : rows - q * length);
                     const A between = parts_of[q * 2 * channels] - mean;
                     apart = apart + (parts_of[(q * 2 + 1) * channels] + count * between * between);
@@ -142,7 +164,7 @@ def statistics_kernel(code: str, out: str, runs: bool) -> Kernel:
             {_total("whole_squares", "apart")}
             if (along == 0 && is_inside) {{
                 const A variance = whole_squares / A(rows);
-                const long long row = models * channels, at = m * channels + c;
+                const P row = models * channels, at = m * channels + c;
                 p_out[at] = mean;
                 p_out[row + at] = variance;
                 p_out[2 * row + at] = A(1) / sqrt(variance + A(epsilon));{running if runs else ""}
@@ -153,11 +175,11 @@ def statistics_kernel(code: str, out: str, runs: bool) -> Kernel:
     name = f"batch_statistics_{'running_' if runs else ''}_{code}_{out}"
     numbers = [lengths("mean_m variance_m")]
     numbers += [f"const double {each}" for each in ("epsilon", "momentum", "unbiased")]
-    return _kernel(name, kind, pointers, ", ".join(numbers), part, whole)
+    return _kernel(name, kind, index, pointers, ", ".join(numbers), part, whole)
 
 
 @functools.cache
-def gradient_kernel(codes: Sequence[str], out: str) -> Kernel:
+def gradient_kernel(codes: Sequence[str], out: str, index: Index = SHORT) -> Kernel:
     """Return the kernel of `GRADIENT_ROWS`, for types of dy, maybe of y, of x, and of the result.
 
     Its parameters: dy, maybe y, x, mean, inverse, scale; result, parts, counters; models, rows,
@@ -174,7 +196,7 @@ def gradient_kernel(codes: Sequence[str], out: str) -> Kernel:
         const A mean = is_inside ? p_mean[m * mean_m + c] : A(0);
         const A inverse = is_inside ? p_inverse[m * inverse_m + c] : A(0);
         if (is_inside)
-            for (long long r = first + along; r < last; r += {ALONG}) {{
+            for (P r = first + along; r < last; r += {ALONG}) {{
                 const A dy = {dy};
                 sum = sum + dy;
                 products = products + dy * (((A)p_x{at} - mean) * inverse);
@@ -183,14 +205,14 @@ def gradient_kernel(codes: Sequence[str], out: str) -> Kernel:
         {_total("second_sum", "products")}"""
     whole = f"""A of_all = A(0), products_of_all = A(0);
             if (is_inside)
-                for (long long q = along; q < parts; q += {ALONG}) {{
+                for (P q = along; q < parts; q += {ALONG}) {{
                     of_all = of_all + parts_of[q * 2 * channels];
                     products_of_all = products_of_all + parts_of[(q * 2 + 1) * channels];
                 }}
             {_total("dshift", "of_all")}
             {_total("dscale", "products_of_all")}
             if (along == 0 && is_inside) {{
-                const long long row = models * channels, at = m * channels + c;
+                const P row = models * channels, at = m * channels + c;
                 const A share = A(1) / A(rows);
                 p_out[at] = dshift;
                 p_out[row + at] = dscale;
@@ -199,7 +221,8 @@ def gradient_kernel(codes: Sequence[str], out: str) -> Kernel:
                 p_out[4 * row + at] = inverse * p_scale[m * scale_m + c];
             }}"""
     name = f"batch_norm_sums__{'_'.join(codes)}_{out}"
-    return _kernel(name, kind, pointers, lengths("mean_m inverse_m scale_m"), part, whole)
+    numbers = lengths("mean_m inverse_m scale_m")
+    return _kernel(name, kind, index, pointers, numbers, part, whole)
 
 
 def _cut(problem: BatchNormSums) -> tuple[int, int]:
@@ -237,11 +260,12 @@ def _launch(
     # Of each model its own row, one behind the other or in a buffer with other parameters.
     steps = [_model_step(x, problem) for x in inputs[images:]]
     codes = [code_of(x.dtype) for x in inputs[:images]]
+    index = index_of((inputs[0].size,), ((1,),))
     if problem.kind == "gradient":
-        kernel = gradient_kernel(tuple(codes), problem.dtype)
+        kernel = gradient_kernel(tuple(codes), problem.dtype, index)
         further = []
     else:
-        kernel = statistics_kernel(codes[0], problem.dtype, problem.has_further)
+        kernel = statistics_kernel(codes[0], problem.dtype, problem.has_further, index)
         steps = steps or [0, 0]
         unbiased = problem.rows / max(1, problem.rows - 1)
         further = [np.float64(x) for x in (problem.epsilon, problem.momentum, unbiased)]

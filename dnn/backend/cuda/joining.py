@@ -117,6 +117,8 @@ class Launch(NamedTuple):
         where a thread has the same elements, with as many blocks. Empty if that is not known.
     by_element : tuple of int
         Places among the arguments of contiguous arrays of which a turn uses its own elements alone.
+    lanes : int
+        How many arguments, the first ones, are numbers of blocks; they sum up to `blocks`.
     """
 
     kernel: Kernel
@@ -125,6 +127,20 @@ class Launch(NamedTuple):
     joins: bool
     turns: tuple[int, ...] = ()
     by_element: tuple[int, ...] = ()
+    lanes: int = 0
+
+    def limited(self, most: int) -> Launch:
+        """Return the launch with at most that many blocks, or one for each lane.
+
+        Lanes have shares of them by their numbers of blocks, so that they end together.
+        """
+        most = max(most, self.lanes)
+        if self.blocks <= most:
+            return self
+        further, left = self.blocks - self.lanes, most - self.lanes
+        shares = [1 + (int(n) - 1) * left // further for n in self.arguments[: self.lanes]]
+        arguments = (*map(np.int64, shares), *self.arguments[self.lanes :])
+        return self._replace(blocks=sum(shares) or most, arguments=arguments)
 
     def each_use(self) -> list[tuple[Region, bool, bool]]:
         """Return the memory of each array, whether it is written, and whether it is by element.
@@ -347,7 +363,8 @@ def _joint(lanes: Sequence[tuple[int, Sequence[Launch]]]) -> Launch:
     kernel = joint_kernel(tuple(tuple(each.kernel for each in lane) for _, lane in lanes))
     arguments = [x for _, lane in lanes for launch in lane for x in launch.arguments]
     numbers = [np.int64(blocks) for blocks, _ in lanes]
-    return Launch(kernel, sum(map(int, numbers)), (*numbers, *arguments), False)
+    blocks = sum(map(int, numbers))
+    return Launch(kernel, blocks, (*numbers, *arguments), False, lanes=len(lanes))
 
 
 @functools.cache

@@ -19,36 +19,33 @@ import numpy as np
 from dnn.backend.cuda.joining import Call, Launch, Uses, dependencies, joint_launches
 from dnn.backend.cuda.source import (
     LONG,
-    REDUCED_AXES,
     SCALAR,
     SHORT,
-    SUMMED_COLUMNS,
     THREADS,
     Elementwise,
+    Index,
     Kernel,
-    Reduction,
     code_of,
-    column_sums_kernel,
     elementwise_kernel,
-    reduction_kernel,
 )
+from dnn.backend.cuda.transposition import tiles_of, transposing_kernel
 from dnn.backend.device import allocating
 from dnn.compilation import compiling
 from dnn.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = [
     "LOAD_BYTES",
+    "NUMBERS",
     "Launcher",
     "Replay",
     "broadcast_strides",
     "collapse",
     "element_strides",
+    "index_of",
     "require_contiguous",
 ]
 
 PROCESSORS = 16  # cudaDevAttrMultiProcessorCount
-PROCESSOR_THREADS = 2048
-"""Threads that a processor of a GPU has at once, or fewer; kernels loop over what is left."""
 
 LOAD_BYTES = 16
 """Most bytes that a thread loads or stores by one instruction."""
@@ -62,23 +59,7 @@ MOST_SHORT = (1 << 31) - 1
 
 NUMBERS = (int, float, np.number)
 
-FEWEST_BY_ROWS = 64
-"""Least elements of a result for which a block of threads is not too many."""
-
-WARP, SECTOR_BYTES = 32, 32
-"""Threads that work in step, and the bytes that a GPU reads from memory at once."""
-
-MANY_ROWS = 256
-"""Elements of a result from which on a block has as few results as make up a sector, so that more
-threads share the elements, and there are more blocks."""
-
-FEW, MANY = 32, 1 << 15
-"""Most results, and least elements of each, of a reduction in parts."""
-
-MOST_PARTS, FEWEST_PARTS = 512, 16
-
 Shape = tuple[int, ...]
-_Loops = tuple[Sequence[int], Sequence[Sequence[int]]]
 
 OPTIONS = ("--std=c++17",)
 
@@ -88,6 +69,18 @@ def compiled(cupy: Any, index: int, kernel: Kernel) -> Any:
     """Return a kernel's compiled function on a GPU; all networks of a process share it."""
     with cupy.cuda.Device(index), compiling("CuPy's cache"):
         return cupy.RawModule(code=kernel.program, options=OPTIONS).get_function(kernel.name)
+
+
+@functools.cache
+def resident_blocks(cupy: Any, index: int, kernel: Kernel) -> int:
+    """Return how many blocks of a kernel a processor of a GPU has at once.
+
+    That depends on the registers of its threads and on its shared memory.
+    """
+    function = compiled(cupy, index, kernel)
+    with cupy.cuda.Device(index):
+        occupancy = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
+        return max(1, int(occupancy(function.kernel.ptr, THREADS, 0)))
 
 
 class Launcher:
@@ -101,9 +94,7 @@ class Launcher:
         self.cupy = cupy
         self.index = index
         self.gpu = cupy.cuda.Device(index)
-        # More blocks than run at once would only begin later.
-        processors = cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, index)
-        self.most_blocks = processors * PROCESSOR_THREADS // THREADS
+        self.processors = cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, index)
         self._workspaces: dict[str, Any] = {}
         self._recording: list[tuple[Call | Launch, Uses | None]] | None = None
 
@@ -153,14 +144,14 @@ class Launcher:
         turns: tuple[int, ...] = (),
         by_element: Sequence[int] = (),
     ) -> None:
-        """Launch a kernel with blocks of `THREADS` threads.
+        """Launch a kernel with blocks of `THREADS` threads, or with fewer blocks.
 
-        With `joins` it may share a launch with others when calls are recorded. That is not for
-        kernels that need much memory of a processor of the GPU. `turns` and `by_element` are
-        those of `Launch`.
+        There are as many as the GPU runs at once, since more would only begin later: a kernel loops
+        over what is left. With `joins` it may share a launch with others when calls are recorded.
+        That is not for kernels that need much memory of a processor of the GPU. `turns` and
+        `by_element` are those of `Launch`.
         """
-        limited = max(1, min(blocks, self.most_blocks))
-        launch = Launch(kernel, limited, tuple(arguments), joins, turns, tuple(by_element))
+        launch = Launch(kernel, max(1, blocks), tuple(arguments), joins, turns, tuple(by_element))
         if self._recording is None:
             with self.gpu:
                 self._call(launch).run()
@@ -169,6 +160,9 @@ class Launcher:
 
     def _call(self, launch: Launch) -> Call:
         function = compiled(self.cupy, self.index, launch.kernel)
+        if launch.blocks > self.processors:  # each has one at least
+            at_once = resident_blocks(self.cupy, self.index, launch.kernel)
+            launch = launch.limited(self.processors * at_once)
         return Call(function, ((launch.blocks,), (THREADS,), launch.arguments))
 
     def for_each(
@@ -209,7 +203,7 @@ class Launcher:
             if isinstance(operand, NUMBERS):
                 codes.append(SCALAR)
                 continue
-            self._check(spec.name, operand, bfloat16 or bits)
+            self.check(spec.name, operand, bfloat16 or bits)
             codes.append("b2" if bits else code_of(operand.dtype))
             operand_shape, steps = tuple(operand.shape), element_strides(operand)
             if hidden is not None and name in spec.pointers:
@@ -220,9 +214,16 @@ class Launcher:
                 raise ShapeError(spec.name, str(error), operand_shape, shape) from None
         lengths, strides = collapse(shape, strides)
         elements = int(np.prod(lengths, dtype=np.int64))
+        if _is_of_one_array(spec, codes) and elements >= FEWEST_FOR_LOADS:
+            tiles = tiles_of(lengths, *strides)
+            if tiles is not None:
+                kernel = transposing_kernel(spec, tuple(codes))
+                given = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
+                self.launch(kernel, tiles.blocks, [*given, *map(np.int64, tiles.numbers)])
+                return
         arrays = {name: x for name, x in named.items() if not isinstance(x, NUMBERS)}
         many, shared = _loads(spec, arrays, lengths, strides)
-        index = SHORT if max(_spans(lengths, strides)) <= MOST_SHORT else LONG
+        index = index_of(lengths, strides)
         kernel = elementwise_kernel(spec, tuple(codes), len(lengths), index, many, shared)
         numbers = [*integers, elements, *lengths[1:], *(s for steps in strides for s in steps)]
         arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
@@ -234,109 +235,13 @@ class Launcher:
         ]
         self.for_each(kernel, elements, [*arguments, *map(np.int64, numbers)], in_order, many)
 
-    def column_sums(self, spec: Elementwise, operands: Sequence[Any], sums: Any) -> None:
-        """Launch an elementwise kernel that sums its result over the last axis but one.
-
-        The last operand is the one that is written, of shape (n, m) or (K, n, m), to which the
-        others broadcast; `sums` is of shape (1, m) or (K, 1, m). Operands of uint16 are bfloat16.
-        """
-        shape = tuple(operands[-1].shape)
-        models, rows, columns = (1,) * (3 - len(shape)) + shape
-        codes: list[str] = []
-        steps: list[int] = []
-        for operand in (*operands, sums):
-            if isinstance(operand, NUMBERS):
-                codes.append(SCALAR)
-                continue
-            self._check(spec.name, operand, bfloat16=True)
-            codes.append(code_of(operand.dtype))
-            strides = broadcast_strides(tuple(operand.shape), element_strides(operand), shape)
-            steps += ((0,) * (3 - len(shape)) + strides)[:: 2 if operand is sums else 1]
-        kernel = column_sums_kernel(spec, tuple(codes))
-        numbers = map(np.int64, (models, rows, columns, *steps))
-        arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
-        self.launch(kernel, models * -(-columns // SUMMED_COLUMNS), [*arguments, sums, *numbers])
-
-    def reduce(
-        self,
-        spec: Reduction,
-        operands: Sequence[Any],
-        axes: tuple[int, ...],
-        out: Any,
-        scale: float = 1.0,
-        bfloat16: bool = False,
-    ) -> None:
-        """Launch a reduction of operands of one shape over axes that are not negative.
-
-        `out` has their shape, with length 1 along `axes`. With `bfloat16` operands of uint16 are
-        bfloat16.
-        """
-        for array in (*operands, out):
-            self._check(spec.name, array, bfloat16)
-        shape = tuple(operands[0].shape)
-        kept = tuple(i for i in range(len(shape)) if i not in axes)
-        all_strides = [element_strides(x) for x in operands]
-        inner, steps = _fold(spec.name, shape, axes, all_strides)
-        outer, outer_steps = _fold(spec.name, shape, kept, [*all_strides, element_strides(out)])
-        results = int(np.prod(outer, dtype=np.int64))
-        elements = int(np.prod(inner, dtype=np.int64))
-        parts = _parts(results, elements, outer, inner)
-        if parts == 1:
-            self._reduce(spec, [*operands, out], (outer, outer_steps), (inner, steps), scale)
-            return
-        # Few results of many elements: blocks for parts of each, then one for the parts.
-        code = "f8" if operands[0].dtype == np.float64 else "f4"
-        partial = self._workspace(code)[: results * parts]
-        length = elements // parts
-        over = [[*s[1:], along[-1] * length] for s, along in zip(outer_steps, steps, strict=False)]
-        over.append([outer[2] * parts, parts, 1])
-        pieces = ([*outer[1:], parts], over), ([1, 1, length], steps)
-        self._reduce(spec.first_stage(), [*operands, partial], *pieces, scale)
-        whole = (outer, [[0, outer[2] * parts, parts], outer_steps[-1]])
-        self._reduce(spec.last_stage(), [partial, out], whole, ([1, 1, parts], [[0, 0, 1]]))
-
-    def _reduce(
-        self,
-        spec: Reduction,
-        arrays: Sequence[Any],
-        outer: _Loops,
-        inner: _Loops,
-        scale: float = 1.0,
-    ) -> None:
-        """Launch a reduction over loops: lengths, and for each array its strides."""
-        lengths, outer_steps = outer
-        within, steps = inner
-        results, elements = (int(np.prod(x, dtype=np.int64)) for x in (lengths, within))
-        if not results:
-            return
-        sizes = [x.dtype.itemsize for x in arrays[:-1]]
-        axes = (_axes(lengths), _axes(within))
-        across, many = WARP, 1
-        if elements >= FEWEST_BY_ROWS and (
-            min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1]) or lengths[-1] < 8
-        ):
-            across, each = 1, LOAD_BYTES // max(sizes)
-            contiguous = axes[1] == 1 and all(step[-1] == 1 for step in steps)
-            many = each if contiguous and elements >= each * THREADS else 1
-        elif elements >= MANY_ROWS:
-            across = SECTOR_BYTES // min(sizes)
-        both = [[*over, *along] for over, along in zip(outer_steps[:-1], steps, strict=True)]
-        spans = _spans((*lengths, *within), both) + _spans(lengths, outer_steps[-1:])
-        index = SHORT if max(spans) <= MOST_SHORT else LONG
-        codes = tuple(code_of(x.dtype) for x in arrays)
-        kernel = reduction_kernel(spec, codes, across, axes, index, many)
-        numbers = [results, elements, *lengths[1:], *within[1:]]
-        numbers += [step for each in both for step in each] + list(outer_steps[-1])
-        arguments = [*arrays, np.float64(scale), *map(np.int64, numbers)]
-        self.launch(kernel, -(-results // across), arguments)
-
-    def _workspace(self, code: str) -> Any:
-        """Return memory for parts of results, shared by reductions, which run one by one."""
-        if code not in self._workspaces:
-            size, kind = FEW * MOST_PARTS, np.dtype(code)
+    def workspace(self, size: int, code: str) -> Any:
+        """Return memory for parts of results, shared by kernels, which run one by one."""
+        key, kind = f"{size} of {code}", np.dtype(code)
+        if key not in self._workspaces:
             with self.gpu, allocating(self.cupy, size * kind.itemsize, self.index):
-                self._workspaces[code] = self.cupy.empty(size, kind)
-        return self._workspaces[code]
+                self._workspaces[key] = self.cupy.empty(size, kind)
+        return self._workspaces[key]
 
     def counters(self, number: int) -> Any:
         """Return integers that are 0 between kernels: a kernel that counts has to reset them."""
@@ -347,7 +252,8 @@ class Launcher:
                 self._workspaces[key] = self.cupy.asarray(np.zeros(size, np.int32))
         return self._workspaces[key]
 
-    def _check(self, operation: str, operand: Any, bfloat16: bool = False) -> None:
+    def check(self, operation: str, operand: Any, bfloat16: bool = False) -> None:
+        """Raise unless an operand is an array of this GPU, and of uint16 with `bfloat16` alone."""
         if not isinstance(operand, self.cupy.ndarray):
             message = f"{operation}: {type(operand).__name__} where an array of the GPU is needed"
             raise DeviceError(message)
@@ -439,18 +345,20 @@ def log_fallback(calls: int, reason: str) -> None:
         logging.getLogger("dnn").warning(message, calls, reason)
 
 
-def _axes(lengths: Sequence[int]) -> int:
-    """Return the number of axes without the leading ones of length 1, but at least 1."""
-    return next((len(lengths) - i for i, length in enumerate(lengths) if length > 1), 1)
-
-
-def _spans(lengths: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
-    """Return the number of elements, and for each array the largest distance between elements."""
-    spans = [
+def index_of(lengths: Sequence[int], strides: Sequence[Sequence[int]]) -> Index:
+    """Return the types of numbers of elements and of their places, for arrays with strides."""
+    distances = (
         sum((n - 1) * abs(step) for n, step in zip(lengths, steps, strict=True))
         for steps in strides
-    ]
-    return [int(np.prod(lengths, dtype=np.int64)), *spans]
+    )
+    return SHORT if max(math.prod(lengths), *distances) <= MOST_SHORT else LONG
+
+
+def _is_of_one_array(spec: Elementwise, codes: Sequence[str]) -> bool:
+    """Say whether a kernel reads one array and numbers, and writes its last operand alone."""
+    writes = spec.writes == spec.parameters[-1:] == spec.only_written
+    arrays = [code for code in codes if code != SCALAR]
+    return writes and len(arrays) == 2 and not (spec.pointers or spec.integers or spec.gate)
 
 
 def _loads(
@@ -478,31 +386,8 @@ def _loads(
     return (many, shared) if fits else (1, none)
 
 
-def _parts(results: int, elements: int, outer: Sequence[int], inner: Sequence[int]) -> int:
-    """Return the number of equal parts in which each result's elements are reduced; 1: no parts."""
-    one_loop = outer[0] == inner[0] == inner[1] == 1
-    if results > FEW or elements < MANY or not one_loop:
-        return 1
-    fitting = (n for n in range(MOST_PARTS, FEWEST_PARTS - 1, -1) if elements % n == 0)
-    return next(fitting, 1)
-
-
 def _without(values: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return values[:axis] + values[axis + 1 :]
-
-
-def _fold(
-    operation: str, shape: tuple[int, ...], axes: Sequence[int], strides: Sequence[tuple[int, ...]]
-) -> tuple[list[int], list[list[int]]]:
-    """Collapse some axes, and add axes of length 1 up to the number that the kernel has."""
-    lengths, steps = collapse(
-        tuple(shape[i] for i in axes), [tuple(s[i] for i in axes) for s in strides]
-    )
-    missing = REDUCED_AXES - len(lengths)
-    if missing < 0:
-        message = f"{shape} over axes {tuple(axes)} needs more than {REDUCED_AXES} loops"
-        raise ShapeError(operation, message, shape)
-    return [1] * missing + list(lengths), [[0] * missing + list(s) for s in steps]
 
 
 # Operands get as few axes as possible: a kernel converts the number of an element to an index by

@@ -17,6 +17,7 @@ from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cuda import (
     batch_norm,
     batches,
+    classification,
     direct_convolution,
     formulas,
     im2col,
@@ -26,10 +27,9 @@ from dnn.backend.cuda import (
     reductions,
     tensor_cores,
 )
+from dnn.backend.cuda.cublas import Cublas, CublasLt, Prepared
 from dnn.backend.cuda.joining import Call, Region, Uses
 from dnn.backend.cuda.launch import Launcher, Replay
-from dnn.backend.cuda.narrow_products import is_narrow, narrow_product
-from dnn.backend.cuda.products import Cublas, CublasLt, Prepared
 from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy, version_text
 from dnn.backend.formula import ADD, COPY, RELU, Formula, UpdateFormula
@@ -230,8 +230,8 @@ class CudaOps(Ops):
     def _multiply(self, a: Array, b: Array, out: Array, fast_tf32: bool) -> None:
         if not a.shape[-1]:
             self._run_narrow(formulas.of_formula(COPY), 0.0, out)
-        elif self.launcher.is_recording and not fast_tf32 and is_narrow(a, out):
-            narrow_product(self.launcher, a, b, out)
+        elif self.launcher.is_recording and not fast_tf32 and products.is_narrow(a, out):
+            products.narrow_product(self.launcher, a, b, out)
         elif out.size:
             products.multiply(self.launcher, self.blas, a, b, out, fast_tf32)
 
@@ -311,7 +311,7 @@ class CudaOps(Ops):
 
     def _run_sums(self, spec: Elementwise, *operands: Any) -> None:
         *operands_of, sums = operands
-        self.launcher.column_sums(spec, operands_of, sums)
+        reductions.column_sums(self.launcher, spec, operands_of, sums)
 
     def _is_ours(self, step: Step) -> bool:
         return getattr(step[0], "__self__", None) is self
@@ -391,7 +391,9 @@ class CudaOps(Ops):
             call = Call(self.cupy.sum, (x, axes, None, out, True))
             self.launcher.call(call, Uses.of((x,), (out,)))
         else:
-            self.launcher.reduce(reductions.REDUCTIONS["sum"], [x], axes, out, bfloat16=bfloat16)
+            reductions.reduce(
+                self.launcher, reductions.REDUCTIONS["sum"], [x], axes, out, bfloat16=bfloat16
+            )
 
     def _vector_of_ones(self, length: int, dtype: np.dtype[Any]) -> Array:
         if dtype not in self._ones or len(self._ones[dtype]) < length:
@@ -514,9 +516,9 @@ class CudaOps(Ops):
     all_finite: Any = _launched(reductions.all_finite)
     _finite_flags: Any = _launched(reductions.finite_flags)
 
-    log_softmax: Any = _launched(reductions.log_softmax)
-    mean_cross_entropy: Any = _launched(reductions.mean_cross_entropy)
-    tally_classes: Any = _launched(reductions.tally_classes)
+    log_softmax: Any = _launched(classification.log_softmax)
+    mean_cross_entropy: Any = _launched(classification.mean_cross_entropy)
+    tally_classes: Any = _launched(classification.tally_classes)
 
     uniform_noise: Any = _launched(batches.uniform_noise)
 

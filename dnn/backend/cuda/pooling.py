@@ -15,8 +15,19 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.convolution import Routine
-from dnn.backend.cuda.launch import Launcher
-from dnn.backend.cuda.source import C_TYPES, Kernel, for_each, function
+from dnn.backend.cuda.launch import Launcher, index_of
+from dnn.backend.cuda.source import (
+    C_TYPES,
+    LONG,
+    SHORT,
+    Index,
+    Kernel,
+    arithmetic,
+    code_of,
+    for_each,
+    function,
+    stored,
+)
 from dnn.backend.ops import Array, Step
 from dnn.backend.pooling import Pooling
 
@@ -38,11 +49,11 @@ const int last_x = begin_x + across < width ? begin_x + across : width;
 
 LARGEST = """
 A best = -A(1.0 / 0.0);
-[[maybe_unused]] long long found = 0;
+[[maybe_unused]] P found = 0;
 for (int y = first_y; y < last_y; ++y)
     for (int x = first_x; x < last_x; ++x) {
-        const long long at = base + ((long long)y * width + x) * inner;
-        const A value = p_x[at];
+        const P at = base + (y * (P)width + x) * inner;
+        const A value = (A)p_x[at];
         if (value > best || (value != value && best == best) || (y == first_y && x == first_x)) {
             best = value;
             found = at;
@@ -54,37 +65,40 @@ for (int y = first_y; y < last_y; ++y)
 COUNT = "const A count = counts_padding ? rows * across : (last_y - first_y) * (last_x - first_x);"
 
 KINDS = {
-    "max": (("x",), f"{LARGEST}out[i] = best;"),
-    "max_taken": (("v", "x"), f"{LARGEST}out[i] = p_v[found];"),
-    "max_gradient": (("dy", "x"), f"{LARGEST}if (found == i) total = total + p_dy[window];"),
+    "max": (("x",), f"{LARGEST}total = best;"),
+    "max_taken": (("v", "x"), f"{LARGEST}total = (A)p_v[found];"),
+    "max_gradient": (("dy", "x"), f"{LARGEST}if (found == (P)i) total = total + (A)p_dy[window];"),
     "average": (
         ("x",),
         f"""
-A total = 0;
 for (int y = first_y; y < last_y; ++y)
     for (int x = first_x; x < last_x; ++x)
-        total = total + p_x[base + ((long long)y * width + x) * inner];
+        total = total + (A)p_x[base + (y * (P)width + x) * inner];
 {COUNT}
-out[i] = total / count;
+total = total / count;
 """,
     ),
-    "average_gradient": (("dy",), f"{COUNT}\ntotal = total + p_dy[window] / count;"),
+    "average_gradient": (("dy",), f"{COUNT}\ntotal = total + (A)p_dy[window] / count;"),
 }
-"""By kind of `Pooling` the arrays that are read, and the statements for each window."""
+"""By kind of `Pooling` the arrays that are read, and the statements for each window: `total`, which
+begins as 0, is what is written. ``P`` is the type of a place in memory."""
 
 
-def pooling_kernel(kind: str, code: str) -> Kernel:
-    """Return the kernel of a kind of pooling, for a type of elements.
+def pooling_kernel(kind: str, codes: tuple[str, ...], index: Index = SHORT) -> Kernel:
+    """Return the kernel of a kind of pooling, for types of elements of the arrays and the result.
 
     Its parameters: the arrays that are read, out, elements of out, and `LENGTHS`.
     """
     read, body = KINDS[kind]
-    arrays = "".join(f"const {C_TYPES[code]}* p_{each}, " for each in read)
+    *given, result = codes
+    arrays = "".join(
+        f"const {C_TYPES[code]}* p_{each}, " for each, code in zip(read, given, strict=True)
+    )
     numbers = ", ".join(f"const long long {each}_" for each in LENGTHS)
     declared = "\n    ".join(
         f"[[maybe_unused]] const int {each} = (int){each}_;" for each in LENGTHS
     )
-    place = "[[maybe_unused]] const long long base = outer * height * width * inner + inside;"
+    place = "[[maybe_unused]] const P base = outer * height * width * inner + inside;"
     if kind.endswith("_gradient"):
         # The windows that x is in, the last one first: so taps come in ascending order.
         high, wide = "height", "width"
@@ -93,40 +107,45 @@ def pooling_kernel(kind: str, code: str) -> Kernel:
         const int at_y = place_y + top, at_x = place_x + left;
         const int last_row = at_y / down < out_height - 1 ? at_y / down : out_height - 1;
         const int last_column = at_x / right < out_width - 1 ? at_x / right : out_width - 1;
-        A total = 0;
         for (int row = last_row; row >= 0 && row * down + rows > at_y; --row)
             for (int column = last_column; column >= 0 && column * right + across > at_x;
                  --column) {{
-                const long long window =
+                const P window =
                     ((outer * out_height + row) * out_width + column) * inner + inside;
                 {WINDOW}{body}
-            }}
-        out[i] = total;"""
+            }}"""
     else:
         high, wide = "out_height", "out_width"
         each = f"""
         {place}
         const int row = place_y, column = place_x;
         {WINDOW}{body}"""
-    loop = for_each(f"""
-        const long long inside = i % inner, pixel = i / inner;
-        const int place_x = (int)(pixel % {wide}), place_y = (int)(pixel / {wide} % {high});
-        const long long outer = pixel / {wide} / {high};
-        {each}""")
-    parameters = f"{arrays}{C_TYPES[code]}* out, const long long n, {numbers}"
-    body = f"typedef {C_TYPES[code]} A;\n    {declared}\n    {loop}"
-    return function(f"pool_{kind}__{code}", parameters, body)
+    loop = for_each(
+        f"""
+        const N pixel = i / (N)inner, line = pixel / (N){wide};
+        const int place_x = (int)(pixel % (N){wide}), place_y = (int)(line % (N){high});
+        const P outer = line / (N){high}, inside = i % (N)inner;
+        A total = 0;
+        {each}
+        out[i] = {stored(result, "total")};""",
+        number="N",
+    )
+    parameters = f"{arrays}{C_TYPES[result]}* out, const long long n, {numbers}"
+    types = f"typedef {arithmetic(result)} A; typedef {index.number} N; typedef {index.place} P;"
+    name = f"pool_{kind}__{'_'.join(codes)}{'__long' if index is LONG else ''}"
+    return function(name, parameters, f"{types}\n    {declared}\n    {loop}")
 
 
 def pool(launcher: Launcher, problem: Pooling, *arrays: Any) -> None:
-    """Launch a pooling of contiguous arrays; the last one is written."""
+    """Launch a pooling of contiguous arrays; the last one is written. Arrays may be narrow."""
     letters = problem.layout
     of_letter = {"N": problem.images, "C": problem.channels}
     inner = math.prod(of_letter[letter] for letter in letters[letters.index("W") + 1 :])
     (top, _), (left, _) = problem.padding
     lengths = (inner, *problem.size, *problem.out_size, *problem.window, *problem.stride)
     numbers = (arrays[-1].size, *lengths, top, left, problem.counts_padding)
-    kernel = pooling_kernel(problem.kind, problem.dtype)
+    index = index_of((max(x.size for x in arrays),), ((1,),))
+    kernel = pooling_kernel(problem.kind, tuple(code_of(x.dtype) for x in arrays), index)
     launcher.for_each(kernel, arrays[-1].size, [*arrays, *map(np.int64, numbers)])
 
 

@@ -10,9 +10,9 @@ each is alone:
    biases with them.
 2. A product sums up in float32, adds the bias, takes the relu, and is rounded once; an output of
    the graph, such as the gradient of a weight, is not rounded at all.
-3. Elementwise operations between products, on narrow values of their own shape, compute in float32,
-   and their result is rounded once. Where it leads to sums alone, as a square that becomes a
-   variance, it is not rounded.
+3. Elementwise operations between products, on narrow values of their own shape, and poolings of
+   narrow images compute in float32, and their result is rounded once. Where it leads to sums alone,
+   as a square that becomes a variance, it is not rounded.
 4. Everything else is float32: losses, softmax, sums and statistics, optimizers, outputs.
 
 With TF32 nothing is narrow; a product alone rounds its operands.
@@ -32,6 +32,7 @@ from dnn.graph.node import VARIABLE, Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
 from dnn.graph.operations.convolution import ConvolutionOperation
 from dnn.graph.operations.elementwise import Elementwise, is_elementwise
+from dnn.graph.operations.pooling import PoolingOperation
 from dnn.graph.operations.reductions import SumTo
 from dnn.graph.passes.graph import Graph, register_pass, rewrite, with_inputs
 from dnn.graph.passes.simplification import dead_code
@@ -44,7 +45,9 @@ PRODUCTS = ("matmul", "biased_product")
 SUMS_OF_IMAGES = ("batch_norm_sums", "batch_statistics")
 """Kinds of nodes that read images of any type, and sum them up in float32."""
 
-MADE_BY_PRECISION = ("convert", "reduced_convolution", "reduced_matmul", "rounded_chain")
+MADE_BY_PRECISION = (
+    *("convert", "reduced_convolution", "reduced_matmul", "rounded_chain", "rounded_pooling"),
+)
 """Kinds of nodes that may be narrow; such a node of uint16 holds the bits of bfloat16."""
 
 
@@ -208,6 +211,30 @@ class RoundedChain(Operation):
         return [*steps, *ops.convert(out, arrays.out)]
 
 
+class RoundedPooling(PoolingOperation):
+    """A pooling in float32, or a gradient of one, whose inputs and result may be narrow."""
+
+    name = "rounded_pooling"
+
+    def workspace(self, node: Node, ops: Ops) -> Sequence[Wanted]:
+        """Return a routine's workspace after float32 arrays for narrow inputs and the result."""
+        narrow = [] if ops.takes_narrow else [x for x in (*node.inputs, node) if x.dtype != SINGLE]
+        return [*_in_float32(narrow), *super().workspace(node, ops)]
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        """Return the calls of a routine, with conversions where it takes float32 alone."""
+        if ops.takes_narrow:
+            return super().forward(ops, node, arrays)
+        spaces = list(arrays.workspace)
+        wide = [x if x.dtype == SINGLE else spaces.pop(0) for x in (*arrays.inputs, arrays.out)]
+        steps: list[Step] = []
+        for x, space in zip(arrays.inputs, wide, strict=False):
+            steps += ops.convert(x, space) if space is not x else ()
+        *inputs, out = wide
+        steps += super().forward(ops, node, Arrays(inputs, out, spaces))
+        return steps if out is arrays.out else [*steps, *ops.convert(out, arrays.out)]
+
+
 class NarrowSumTo(SumTo):
     """`SumTo` of narrow values, with the sum in float32."""
 
@@ -300,6 +327,12 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
                 new = Node(
                     "rounded_chain", node.shape, kept, mixed, attributes, node.name, operation
                 )
+            elif isinstance(node.operation, PoolingOperation) and any(x in rounded for x in inputs):
+                mixed = tuple(rounded.get(x, x) for x in inputs)
+                dtype = kept if node in leading and node not in wanted else SINGLE
+                new = _rounded_pooling(node, mixed, dtype)
+                if dtype == SINGLE:
+                    return new
             elif node.kind == "sum_to" and inputs[0] in rounded:
                 x = rounded[inputs[0]]
                 return Node(
@@ -349,6 +382,11 @@ def _reduced(node: Node, inputs: tuple[Node, ...], precision: str, dtype: np.dty
     return Node("reduced_matmul", node.shape, dtype, inputs, attributes, node.name, operation)
 
 
+def _rounded_pooling(node: Node, inputs: tuple[Node, ...], dtype: np.dtype[Any]) -> Node:
+    operation = RoundedPooling()
+    return Node(operation.name, node.shape, dtype, inputs, node.attributes, node.name, operation)
+
+
 def _is_product(node: Node) -> bool:
     is_product = node.kind in PRODUCTS or isinstance(node.operation, ConvolutionOperation)
     return is_product and node.dtype == SINGLE
@@ -359,11 +397,18 @@ def _is_view(node: Node) -> bool:
 
 
 def _leading_to(operands: set[Node], graph: Graph) -> set[Node]:
-    """Return nodes from which views and elementwise operations of one shape lead to operands."""
+    """Return nodes from which views, elementwise operations of one shape, and poolings lead there.
+
+    Operands are among them.
+    """
     leading = set(operands)
     for node in reversed(graph.order):
-        if node in leading and (_is_view(node) or is_elementwise(node)):
-            leading |= {x for x in node.inputs if _is_view(node) or x.shape == node.shape}
+        if node not in leading:
+            continue
+        if _is_view(node) or isinstance(node.operation, PoolingOperation):
+            leading |= {*node.inputs}
+        elif is_elementwise(node):
+            leading |= {x for x in node.inputs if x.shape == node.shape}
     return leading
 
 

@@ -17,9 +17,9 @@ sys.path.append(str(Path(__file__).parents[2]))
 import fake_cublas
 import fake_cupy
 
-from dnn.backend.cuda import products
+from dnn.backend.cuda import cublas
 
-products.load_library = fake_cublas.load_library
+cublas.load_library = fake_cublas.load_library
 globals().update({key: x for key, x in vars(fake_cupy).items() if not key.startswith("__")})
 __version__ = fake_cupy.__version__
 

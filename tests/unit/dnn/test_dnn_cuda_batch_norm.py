@@ -55,9 +55,11 @@ def in_code(x, code):
     return bits, back.astype("f8")
 
 
-@pytest.fixture(params=[False, True], ids=["few parts", "many parts"])
+@pytest.fixture(params=["few parts", "many parts", "many parts, numbers of 64 bits"])
 def parts(request, monkeypatch):
-    if request.param:
+    if request.param.endswith("bits"):
+        monkeypatch.setattr("dnn.backend.cuda.launch.MOST_SHORT", 0)
+    if request.param.startswith("many"):
         monkeypatch.setattr(batch_norm, "FEWEST_ROWS", 3)
         monkeypatch.setattr(batch_norm, "MOST_ROWS", 7)
 

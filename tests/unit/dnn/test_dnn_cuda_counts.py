@@ -14,7 +14,8 @@ from step_counts import STEPS, Node
 
 import dnn
 from dnn.backend.cuda.launch import Launcher
-from dnn.backend.cuda.narrow_products import narrow_product
+from dnn.backend.cuda.products import narrow_product
+from dnn.backend.cuda.reductions import REDUCTIONS, reduce
 from dnn.backend.cuda.source import for_each, function
 
 KEPT = step_counts.kept()
@@ -38,6 +39,12 @@ def test_a_step_needs_no_more_than_is_written(name):
         now, before = getattr(found, key), getattr(written, key)
         assert now <= before, f"{name}: {key} of a step have grown from {before:,} to {now:,}"
     assert found == written, f"{name} needs less than before, or other products: {WRITE}"
+
+
+@pytest.mark.parametrize("name", [name for name in STEPS if name.endswith(", bfloat16")])
+def test_narrow_operands_cost_few_nodes(name):
+    wide = KEPT.get(name.removesuffix(", bfloat16")) or KEPT[name.replace("bfloat16", "float32")]
+    assert KEPT[name].nodes <= 1.1 * wide.nodes
 
 
 def test_every_number_that_is_written_is_of_a_step():
@@ -166,6 +173,15 @@ def test_what_a_kernel_moves_by_hand(body, moved, least):
         x, out = fake_cupy.empty(2400, "f4"), fake_cupy.empty(300, "f4")
         Launcher(fake_cupy).for_each(kernel, 300, [x, out, np.int64(300)])
     assert launches == [memory_traffic.Traffic("moves", moved, least)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("channels", [1, 2, 3, 6, 8])
+def test_a_sum_of_few_columns_reads_each_of_them_once(channels):
+    with memory_traffic.running() as launches:
+        x, out = fake_cupy.empty((40000, channels), "f4"), fake_cupy.empty((1, channels), "f4")
+        reduce(Launcher(fake_cupy), REDUCTIONS["sum"], [x], (0,), out)
+    assert sum(one.moved_bytes for one in launches) <= 1.7 * x.nbytes
 
 
 @needs_compiler

@@ -48,7 +48,7 @@ def cupy(monkeypatch):
     module = machine(kept=512)
     for importing in (backend, device):
         monkeypatch.setattr(importing, "import_cupy", lambda: module)
-    monkeypatch.setattr("dnn.backend.cuda.products.load_library", lambda name: Library)
+    monkeypatch.setattr("dnn.backend.cuda.cublas.load_library", lambda name: Library)
     device.cuda_problem.cache_clear()
     yield module
     device.cuda_problem.cache_clear()

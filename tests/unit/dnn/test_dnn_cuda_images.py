@@ -15,6 +15,7 @@ from dnn.backend.cuda import direct_convolution, im2col
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.cuda.pooling import KINDS
 from dnn.backend.device import Device
+from dnn.backend.rounding import BFLOAT16, HALF
 
 if cuda_emulator.COMPILER is None:
     pytest.skip("there is no C++ compiler to run CUDA kernels with", allow_module_level=True)
@@ -26,8 +27,21 @@ def ops() -> CudaOps:
 
 
 @pytest.mark.parametrize(("kind", "layout"), list(product(KINDS, ["CHWN", "NHWC", "NCHW"])))
-def test_pooling_has_the_bits_of_numpy(ops, kind, layout):
+@pytest.mark.parametrize("index", ["short", "long"])
+def test_pooling_has_the_bits_of_numpy(ops, kind, layout, index, monkeypatch):
+    if index == "long":
+        monkeypatch.setattr("dnn.backend.cuda.launch.MOST_SHORT", 0)
+    fake_cupy.RawModule.launches.clear()
     device_checks.check_pooling(ops, kind, layout, 5)
+    kinds = fake_cupy.RawModule.launches
+    assert {kind.endswith("__long") for kind in kinds} == {index == "long"}
+
+
+@pytest.mark.parametrize("kept", [HALF, BFLOAT16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_pooling_of_narrow_images_is_rounded_once(ops, kind, kept):
+    for layout in ("CHWN", "NHWC", "NCHW"):
+        device_checks.check_narrow_pooling(ops, kind, layout, kept)
 
 
 SEEDS = range(30)

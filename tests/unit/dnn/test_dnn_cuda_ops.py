@@ -202,7 +202,7 @@ def test_a_reduction_takes_the_same_bits_each_time_and_transposed_operands(ops):
     [("sum", (2048,)), ("sum", (2, 2070)), ("max", (2064,)), ("sum", (3, 2053))],
 )
 def test_few_results_of_many_elements_are_reduced_in_parts(ops, name, shape, monkeypatch):
-    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
+    monkeypatch.setattr("dnn.backend.cuda.reductions.MANY", 2048)
     x = normal(*shape, dtype="float64")
     out = np.empty((*shape[:-1], 1))
     fake_cupy.RawModule.launches.clear()
@@ -244,7 +244,7 @@ def test_mean_cross_entropy(ops, leading):
 
 
 def test_a_mean_cross_entropy_of_many_elements_is_reduced_in_parts(ops, monkeypatch):
-    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
+    monkeypatch.setattr("dnn.backend.cuda.reductions.MANY", 2048)
     log_probabilities, target = -normal(256, 8, positive=True), normal(256, 8)
     fake_cupy.RawModule.launches.clear()
     mask, terms, out = np.empty(target.shape, bool), np.empty_like(target), np.empty((), "f4")
@@ -629,8 +629,9 @@ def test_a_thread_computes_one_element_of_arrays_that_loads_do_not_fit(ops, at_o
         compute(ops, "add", memory[part], 1.0, out[part])
         np.testing.assert_array_equal(ops.to_host(out[part]), wanted[part])
     square = ops.asarray(normal(8, 8, seed=2))
-    compute(ops, "add", square.swapaxes(0, 1), 1.0, out[:64].reshape(8, 8))
-    np.testing.assert_array_equal(ops.to_host(out[:64]).reshape(8, 8), ops.to_host(square).T + 1)
+    compute(ops, "add", square.swapaxes(0, 1), square, out[:64].reshape(8, 8))
+    wanted = ops.to_host(square).T + ops.to_host(square)
+    np.testing.assert_array_equal(ops.to_host(out[:64]).reshape(8, 8), wanted)
     assert [kind.partition("__")[2] for kind in kernel_kinds()] == ["1", "1", "1", "1_by_4_00", "2"]
 
 
@@ -678,6 +679,6 @@ def test_long_rows_of_two_operands(ops, shape):
     out = ops.asarray(np.empty((*shape[:-1], 1), "f4"))
     reduction = reductions.REDUCTIONS["mean_of_products"]
     operands = [ops.asarray(x), ops.asarray(y)]
-    ops.launcher.reduce(reduction, operands, (len(shape) - 1,), out, scale=0.5)
+    reductions.reduce(ops.launcher, reduction, operands, (len(shape) - 1,), out, scale=0.5)
     expected = (x.astype("f8") * y / 2).sum(-1, keepdims=True)
     np.testing.assert_allclose(ops.to_host(out), expected, atol=1e-4)

@@ -14,8 +14,7 @@ import pytest
 from fake_cublas import narrowed, tf32, widened
 from numpy.lib.stride_tricks import as_strided
 
-from dnn.backend.cuda.ops import CudaOps
-from dnn.backend.cuda.products import (
+from dnn.backend.cuda.cublas import (
     BIAS_BATCH_STRIDE,
     BIAS_POINTER,
     EPILOGUE,
@@ -24,8 +23,9 @@ from dnn.backend.cuda.products import (
     TRANSPOSE_A,
     CublasLt,
     load_library,
-    product_of,
 )
+from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.cuda.products import product_of
 from dnn.backend.device import Device
 from dnn.errors import DeviceError, DtypeError, ShapeError
 

@@ -101,12 +101,14 @@ def test_conversions(ops, given, wanted):
     np.testing.assert_array_equal(ops.to_host(out), x.astype(wanted))
 
 
+@pytest.mark.parametrize("code", ["f2", "u2"])
 @pytest.mark.parametrize("shape", [(5,), (4, 5), (3, 4, 5)])
-def test_narrow_elements_are_copied_bit_by_bit(ops, shape):
+def test_narrow_elements_are_copied_bit_by_bit(ops, shape, code):
     bits = np.arange(np.prod(shape), dtype=np.uint16).reshape(shape) + 0x7F70  # NaN among them
-    out = fake_cupy.empty(shape, np.uint16)
-    ops.copy(transposed(ops, bits), out)
-    np.testing.assert_array_equal(ops.to_host(out), bits)
+    x = bits.view(code)
+    out = fake_cupy.empty(shape, x.dtype)
+    ops.copy(transposed(ops, x), out)
+    np.testing.assert_array_equal(ops.to_host(out), x)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
@@ -116,32 +118,53 @@ def test_whole_numbers(ops, dtype):
     np.testing.assert_array_equal(ops.to_host(out), a + b)
 
 
+FORMS = {
+    "few": ((7, 30), 1),
+    "rows": ((3, 600), 1),
+    "rows by several": ((2, 2100), 1),
+    "columns": ((300, 40), 0),
+    "few columns": ((300, 3), 0),
+    "parts of rows": ((2, 2048), 1),
+    "parts of rows by several": ((2, 65536), 1),
+    "parts of one row": ((1, 65536), 1),
+    "parts of columns": ((2048, 33), 0),
+    "parts of few columns": ((4096, 6), 0),
+}
+"""Arrays for which a reduction has a kernel, or two, of a form of its own, with the axis."""
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Let reductions of fewer elements than usual be done in parts, of more elements each."""
+    monkeypatch.setattr("dnn.backend.cuda.reductions.MANY", 2048)
+    monkeypatch.setattr("dnn.backend.cuda.reductions.FEW", 33)
+    monkeypatch.setattr("dnn.backend.cuda.reductions.MOST_PARTS", 64)
+
+
 @pytest.mark.parametrize("code", ["f2", "u2"])
-@pytest.mark.parametrize("shape", [(4, 30), (2, 2048)], ids=["whole", "in parts"])
-def test_sums_of_narrow_elements_are_float32(ops, monkeypatch, shape, code):
-    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
+@pytest.mark.parametrize("form", FORMS)
+def test_sums_of_narrow_elements_are_float32(ops, in_parts, form, code):
+    shape, axis = FORMS[form]
     x = np.random.default_rng(0).integers(0, 9, shape).astype("float32")
-    for axis in (0, 1):
-        wanted = x.sum(axis, keepdims=True)
-        out = fake_cupy.empty(wanted.shape, "float32")
-        for function, arguments in ops.sum_narrow(ops.asarray(narrowed(x, code)), (axis,), out):
-            function(*arguments)
-        np.testing.assert_array_equal(ops.to_host(out), wanted)
+    wanted = x.sum(axis, keepdims=True)
+    out = fake_cupy.empty(wanted.shape, "float32")
+    for function, arguments in ops.sum_narrow(ops.asarray(narrowed(x, code)), (axis,), out):
+        function(*arguments)
+    np.testing.assert_array_equal(ops.to_host(out), wanted)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", ["sum", "max", "min", "prod"])
-@pytest.mark.parametrize(
-    ("shape", "axis"),
-    [((7, 30), 1), ((30, 40), 0), ((2, 2048), 1)],
-    ids=["rows", "columns", "in parts"],
-)
-def test_reductions(ops, monkeypatch, name, shape, axis, dtype):
-    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
+@pytest.mark.parametrize("form", FORMS)
+def test_reductions(ops, in_parts, name, form, dtype):
+    shape, axis = FORMS[form]
     x = numbers(*shape, dtype=dtype)
     if name == "prod":
-        x = np.where(x > 1, 1, np.where(x > 0.2, -1, 0.5)).astype(dtype) if axis == 0 else x**0
+        x = np.where(x > 1, 1, -1).astype(dtype)
+        x.flat[:3] = 0.5
+    elif name == "sum" and dtype == "float16":
+        x = np.round(x / 16, 3).astype(dtype)  # no sum is beyond float16
     wanted = getattr(x.astype("float64"), name)(axis, keepdims=True)
     out = fake_cupy.empty(wanted.shape, dtype)
     getattr(ops, name)(ops.asarray(x), (axis,), out)
@@ -149,14 +172,16 @@ def test_reductions(ops, monkeypatch, name, shape, axis, dtype):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_products_are_summed(ops, monkeypatch, dtype):
-    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
-    for shape, place in (((3, 50), CudaOps.asarray), ((40, 50), transposed), ((2048,), transposed)):
+def test_products_are_summed(ops, in_parts, dtype):
+    for shape, place in (
+        *(((3, 50), CudaOps.asarray), ((3, 600), CudaOps.asarray), ((40, 50), transposed)),
+        *(((2048,), transposed), ((2, 65536), CudaOps.asarray)),
+    ):
         x = numbers(*shape, dtype=dtype) / 8
         out = fake_cupy.empty((*shape[:-1], 1), dtype)
         ops.sum_of_squares(place(ops, x), None, out)
         assert_near(ops.to_host(out), np.square(x.astype("float64")).sum(-1, keepdims=True), dtype)
-    for shape in ((20, 10), (64, 32), (20, 3, 4)):
+    for shape in ((20, 10), (64, 32), (20, 3, 4), (64, 512)):
         x, target = numbers(*shape, dtype=dtype), numbers(*shape, dtype=dtype, seed=1)
         wanted = -(x.astype("float64") * target).sum((-2, -1)) / shape[-2]
         for place in (CudaOps.asarray, transposed):
@@ -166,9 +191,11 @@ def test_products_are_summed(ops, monkeypatch, dtype):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_what_is_not_finite_is_found(ops, monkeypatch, dtype):
-    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
-    for shape, place in (((5, 6), CudaOps.asarray), ((60, 40), transposed), ((2048,), transposed)):
+def test_what_is_not_finite_is_found(ops, in_parts, dtype):
+    for shape, place in (
+        *(((5, 6), CudaOps.asarray), ((60, 40), transposed), ((2048,), transposed)),
+        *(((3, 600), CudaOps.asarray), ((65536,), CudaOps.asarray)),
+    ):
         x = numbers(*shape, dtype=dtype)
         flags = fake_cupy.empty((*shape[:-1], 1), dtype)
         for bad in (1, np.inf, np.nan):
@@ -262,3 +289,58 @@ def test_chains_of_mixed_types(ops, code, wide):
     wanted = np.where(x > y, np.tanh(x * y), 0) * x
     tolerance = 1e-5 if wide == 2 else 1e-2
     np.testing.assert_allclose(value(ops.to_host(out)), wanted, rtol=tolerance, atol=tolerance)
+
+
+OF_ONE_TYPE = [name for name, formula in FORMULAS.items() if formula.has_one_type]
+
+
+def whole_chain():
+    """Return a chain of all operations that may be in one, as members and as names.
+
+    Each takes the result before it, and then its two inputs in turn.
+    """
+    chain, others = [], itertools.cycle((1, 0))
+    for name in OF_ONE_TYPE:
+        formula, last = FORMULAS[name], len(chain) + 1 if chain else 0
+        chain.append((formula, last, *(next(others) for _ in formula.names[1:])))
+    return tuple(chain)
+
+
+@pytest.mark.parametrize(
+    ("codes", "shape"),
+    [
+        *((("f4", "f4", "f4"), shape) for shape in ((20,), (4, 5))),
+        *((("f2", "f2", "f2"), (20,)), (("f8", "f8", "f8"), (20,))),
+        *((("f4", narrow, narrow), (4, 5)) for narrow in ("f2", "u2")),
+        *(((narrow, "f4", narrow), (4, 5)) for narrow in ("f2", "u2")),
+        *(((narrow, narrow, "f4"), (4, 5)) for narrow in ("f2", "u2")),
+    ],
+)
+def test_all_operations_are_one_chain(ops, codes, shape):
+    """What it gives is what its kernels give one by one in the type that arithmetic has."""
+    chain = whole_chain()
+    assert len(chain) > 20
+    kind = "f8" if codes[0] == "f8" else "f4"
+    stored = [narrowed(numbers(*shape, dtype="f4", seed=at), code) for at, code in enumerate(codes)]
+    given = [transposed(ops, stored[0]), ops.asarray(stored[1])]
+    out = ops.asarray(stored[2])
+    for function, arguments in ops.rounded_chain(chain, given, out):
+        function(*arguments)
+    values = [ops.asarray(widened(x).astype(kind)) for x in stored[:2]]
+    for formula, *members in chain:
+        values.append(fake_cupy.empty(shape, kind))
+        inputs = [values[at] for at in members]
+        function, arguments = ops.elementwise(formula, inputs, values[-1])
+        function(*arguments)
+    wanted = narrowed(ops.to_host(values[-1]), codes[2])
+    np.testing.assert_array_equal(widened(ops.to_host(out)), widened(wanted))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rows_are_added_up(ops, dtype):
+    x, rows = numbers(6, 5, dtype=dtype), np.array([2, 0, 2, 2, 1, 0])
+    wanted = np.zeros((4, 5))
+    np.add.at(wanted, rows, x.astype("float64"))
+    out = fake_cupy.empty(wanted.shape, dtype)
+    ops.add_rows(ops.asarray(x), ops.asarray(rows), out)
+    assert_near(ops.to_host(out), wanted, dtype)

@@ -114,6 +114,43 @@ def test_a_convolution_and_its_gradients_take_operands_that_are_rounded(precisio
 
 
 @EACH
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("pool", [graph.max_pool2d, graph.average_pool2d])
+def test_a_pooling_between_convolutions_is_rounded_once(pool, device, precision):
+    """So is its gradient; one whose result is no operand of a product is not rounded."""
+    generator = np.random.default_rng(0)
+    x, first, second = (
+        graph.placeholder(shape) for shape in [(2, 3, 9, 9), (4, 3, 3, 3), (2, 4, 2, 2)]
+    )
+    values = [generator.normal(size=node.shape).astype("f") for node in (x, first, second)]
+    feeds = dict(zip((x, first, second), values, strict=True))
+    pooled = pool(graph.conv2d(x, first), 3, stride=2)
+    last = pool(graph.conv2d(pooled, second), 2)
+    wanted = [last, *graph.gradients(graph.sum(last), [first, second])]
+    ops = ops_for(device)
+    found = optimise(wanted, passes_of(precision))
+    poolings = [node for node in found.order if node.kind == "rounded_pooling"]
+    kinds = [(node.attributes["problem"].kind, node.dtype) for node in poolings]
+    kind = pool.__name__.partition("_pool2d")[0]
+    assert (kind, KEPT[precision]) in kinds
+    assert (kind, np.float32) in kinds
+    assert (f"{kind}_gradient", KEPT[precision]) in kinds
+
+    def kept(value):
+        return graph.constant(rounded(value, precision))
+
+    (inside,) = graph.evaluate([graph.conv2d(*map(kept, values[:2]))], {}, ops)
+    (between,) = graph.evaluate([pool(kept(inside), 3, stride=2)], {}, ops)
+    (inside,) = graph.evaluate([graph.conv2d(kept(between), kept(values[2]))], {}, ops)
+    (expected,) = graph.evaluate([pool(kept(inside), 2)], {}, ops)
+    y, *slopes = graph.evaluate(wanted, feeds, ops, passes=passes_of(precision))
+    np.testing.assert_array_equal(y, expected)
+    plain = graph.evaluate(wanted, feeds, ops)
+    for mine, wide in zip(slopes, plain[1:], strict=True):
+        np.testing.assert_allclose(mine, wide, rtol=0.1, atol=0.02 * np.abs(wide).max())
+
+
+@EACH
 def test_what_is_delicate_stays_in_float32(precision):
     x, w = graph.placeholder((5, 4)), graph.placeholder((4, 4))
     logits = graph.relu(x @ w + 1.0) @ w

@@ -96,9 +96,8 @@ def test_mixed_precision_products_take_half_operands(dtype):
 def test_mixed_precision_products_on_a_gpu_take_half_operands(dtype, monkeypatch):
     """On the stand-in: what cuBLAS is asked for, and a step with a scaled loss is one graph."""
     fake_cupy.install(monkeypatch)
-    monkeypatch.setattr(
-        "dnn.backend.cuda.narrow_products.MOST_NARROW", 0
-    )  # all products are cuBLAS's
+    # All products are cuBLAS's.
+    monkeypatch.setattr("dnn.backend.cuda.products.MOST_NARROW", 0)
     _, number = TYPES[dtype]
     _, wide = asked_for("float32")
     assert {asked.types for asked in wide} == {(0, 0, 0)}

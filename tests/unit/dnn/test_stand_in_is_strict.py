@@ -239,6 +239,17 @@ def test_launches_that_cupy_refuses(grid, block, error):
         kernel()(grid, block, (array(), array(), np.int64(6)))
 
 
+@needs_compiler
+def test_a_kernels_handle_is_of_one_gpu():
+    asked = fake_cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
+    function = kernel().kernel.ptr
+    assert asked(function, 256, 0) == 8
+    with fake_cupy.Device(1):
+        with pytest.raises(fake_cupy.CUDARuntimeError, match="invalid resource handle"):
+            asked(function, 256, 0)
+        assert asked(kernel().kernel.ptr, 256, 0) == 8
+
+
 # -- what is done later ---------------------------------------------------------------------------
 
 
@@ -404,6 +415,7 @@ BOOKKEEPING = {
         "done_count",
         "fails",
         "finish",
+        "handles",
         "launched",
     ),
     *("launches", "log", "place", "put", "refuse_in_capture", "stream"),
@@ -416,14 +428,16 @@ def pairs(cupy):
     places = [(fake_cupy.ndarray, cupy.ndarray), (fake_cupy.Stream, cupy.cuda.Stream)]
     places += [(fake_cupy.Device, cupy.cuda.Device), (fake_cupy.Graph, cupy.cuda.Graph)]
     places += [(fake_cupy.cuda, cupy.cuda), (fake_cupy.cuda.runtime, cupy.cuda.runtime)]
+    places += [(fake_cupy.cuda.driver, cupy.cuda.driver)]
     places += [(fake_cupy.RawModule, cupy.RawModule), (fake_cupy.Event, cupy.cuda.Event)]
+    places += [(fake_cupy.RawKernel, cupy.RawKernel)]
     places += [(fake_cupy.MemoryPool, cupy.cuda.MemoryPool)]
     places += [(fake_cupy.linalg, cupy.linalg), (fake_cupy.fft, cupy.fft)]
     for mine, theirs in places:
         for name, value in vars(mine).items():
             if not name.startswith("_") and name not in BOOKKEEPING:
                 yield f"{theirs.__name__}.{name}", value, getattr(theirs, name, None)
-    homes = (cupy, cupy.cuda, cupy.cuda.runtime, cupy.cuda.memory)
+    homes = (cupy, cupy.cuda, cupy.cuda.runtime, cupy.cuda.driver, cupy.cuda.memory)
     for name, value in vars(fake_cupy).items():
         made_here = str(getattr(value, "__module__", None)).startswith("fake_")
         if made_here and not name.startswith("_") and name not in OURS:
@@ -489,6 +503,13 @@ def test_numbers_that_are_written_here_are_cudas(cupy):
     assert runtime.cudaDevAttrComputeMode == COMPUTE_MODE
     assert "cudaErrorMemoryAllocation" in str(runtime.CUDARuntimeError(OUT_OF_MEMORY))
     assert runtime.streamLegacy == 1  # as asarray and from_dlpack have it
+
+
+def test_a_kernel_has_the_handle_that_the_driver_takes(cupy):
+    assert hasattr(cupy.RawKernel, "kernel")
+    assert hasattr(cupy.cuda.function.Function, "ptr")
+    line = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor.__doc__
+    assert line.startswith("occupancyMaxActiveBlocksPerMultiprocessor(intptr_t func, int blockSize")
 
 
 def test_flags_of_an_array_are_cupys(cupy):
