@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..problems import problem
-from ..tabular import TAKES
 from .by_column import (
+    SPLIT_COLUMNS,
     folds_by_time,
     folds_by_word,
     grouped_folds,
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from dnn import Augmentation, Dataset
 
 ClassWeight: TypeAlias = "Literal['balanced'] | Mapping[str, float]"
+TAKES: Final[Mapping[str, str]] = {
+    "classification": "classes",
+    "regression": "values",
+    "multilabel": "labels",
+}
+"""What the targets of a task are, as `dnn.Loss.takes` has it."""
 _SHOWN: Final = 8
 """Most labels that a remark names."""
 
@@ -46,16 +52,6 @@ _ONLY = {
     "inner_folds": ("nested",),
     "repeats": ("k_fold", "nested"),
 }
-
-
-SPLIT_COLUMNS: Final[Mapping[str, str]] = {
-    "groups": "a column of the table: rows in which it is equal, as of one patient, stay together",
-    "time": "a column of the table, numbers or dates: rows are trained on that are earlier than "
-    "those that are scored",
-    "split": "a column of the table that says train, validation or test; test rows score what was "
-    "chosen by validation rows",
-}
-"""Options that name a column by which rows are split, and what each means."""
 
 
 class EvaluationOptions(BaseModel):
