@@ -29,6 +29,7 @@ class PredictedRows(Protocol):
     labels: Sequence[str] | None
     targets: Any
     notes: Sequence[str]
+    are_files: bool
 
 
 class Prediction(Protocol):
