@@ -95,7 +95,7 @@ _PUBLIC = {
     "layers": """
         GRU LSTM RNN Activation AvgPool2D BatchNorm Concat Conv1D Conv2D Dropout EmbedColumns
         Embedding Flatten FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output
-        Reshape Residual SequenceInput SpatialDropout Upsample2D
+        RadialBasis Reshape Residual SequenceInput SpatialDropout Upsample2D
     """,
     "layer_tables": "layer_kinds layers_from_tables",
     "linalg": "bmatmul",

@@ -51,7 +51,9 @@ class MemoryKind(enum.Enum):
     CUDA_MANAGED = "cuda_managed"
 
     @classmethod
-    def _missing_(cls, value: object) -> None:
+    def _missing_(cls, value: object) -> MemoryKind:
+        if isinstance(value, str) and value.lower() in (kind.value for kind in cls):
+            return cls(value.lower())  # "MANAGED", as papers write it
         raise unknown_name("kind of memory", value, [kind.value for kind in cls])
 
 

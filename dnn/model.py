@@ -690,6 +690,26 @@ class NeuralNetwork(Networks):
         (result,) = self._scheme.evaluate(self._network, samples, metrics)
         return result
 
+    @explains_arguments
+    def explain(self, batch_size: int = 32, training: bool = True) -> str:
+        """Return the graph of a batch as text, in both of its forms, each with its statistics.
+
+        Parameters
+        ----------
+        batch_size : int
+        training : bool
+            With the loss and the gradients; else of a prediction.
+
+        Returns
+        -------
+        str
+            The graph as it is written, and as it is computed: after fusion, and rounded where the
+            precision asks for it. Behind each a table of its layers: nodes, parameters, bytes of
+            results, multiply-adds and floating-point operations; then the memory of its plan.
+        """
+        batch = check_count("batch_size", batch_size)
+        return self._network.explain("training" if training else "evaluation", batch)
+
     def summary(self) -> str:
         """Return a table of layers: output shapes, parameters and multiply-adds.
 

@@ -1,7 +1,7 @@
 """Names in PyTorch, Keras and scikit-learn, and ours for the same, for messages of errors.
 
-Nothing is accepted under two names. For a name of Keras, PyTorch or scikit-learn the
-message gives ours, or what to do instead.
+Nothing is accepted under two names, but for kinds of memory in capitals. For a name of Keras,
+PyTorch or scikit-learn the message gives ours, or what to do instead.
 """
 
 from __future__ import annotations

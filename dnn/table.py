@@ -29,6 +29,7 @@ __all__ = [
     "holds_number",
     "iterate_rows",
     "line_of_cell",
+    "missing_marks",
     "named_columns",
     "number_of",
     "read_csv",
@@ -112,7 +113,9 @@ def read_csv(
     """
     kind = dtype_of("read_csv", dtype)
     check_delimiter(delimiter)
-    marks = _marks(missing, kind)
+    marks = missing_marks(missing)
+    if marks and kind.kind != "f":
+        raise ConfigurationError(f"missing cells are NaN, which {kind} has not: leave missing out")
     rows = rows_of(path, delimiter)
     if not rows:
         raise DataError(f"{path}: no rows")
@@ -178,14 +181,13 @@ def check_delimiter(delimiter: Any) -> None:
         raise ConfigurationError(f"{message}, not {delimiter!r}")
 
 
-def _marks(missing: Collection[str], kind: np.dtype[Any]) -> frozenset[str]:
+def missing_marks(missing: Collection[str]) -> frozenset[str]:
+    """Return the texts that stand for missing cells, checked to be such."""
     marks = [missing] if isinstance(missing, str) else missing
     is_several = isinstance(marks, Collection) and not isinstance(marks, bytes | Mapping)
     is_several = is_several and getattr(marks, "ndim", 1) == 1
     if not is_several or not all(isinstance(mark, str) for mark in marks):
         raise ConfigurationError(f"missing must be a list of texts, not {missing!r}")
-    if marks and kind.kind != "f":
-        raise ConfigurationError(f"missing cells are NaN, which {kind} has not: leave missing out")
     return frozenset(marks)
 
 

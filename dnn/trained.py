@@ -68,12 +68,16 @@ class Prediction:
     metrics : dict of str to float
         As of `TrainedModel.evaluate`, if the file has the labels; else empty.
     rows : NewRows
+    residuals : array of float, shape (n, targets), optional
+        What the file has less what is predicted, of numbers, if the file has them; NaN where a cell
+        is empty.
     """
 
     values: Array
     probabilities: Array | None
     metrics: dict[str, float]
     rows: NewRows
+    residuals: Array | None = None
 
 
 class TrainedModel:
@@ -114,6 +118,8 @@ class TrainedModel:
     targets : tuple of str
         As they were given; numbers from 1 where they have no names; empty if the network
         classifies.
+    outputs : tuple of str
+        Names of the columns of predictions: of the targets, or of each quantile of them.
     classes : tuple of str or int
         Names of the classes, or their numbers; empty if the network does not classify.
     """
@@ -145,8 +151,9 @@ class TrainedModel:
         self.scale = scale
         self.targets: tuple[str, ...] = ()
         if not self.classes:
-            outputs = math.prod(network._network.output_shape)
-            self.targets = tuple(targets) or tuple(map(str, range(1, outputs + 1)))
+            count = _target_count(network)
+            self.targets = tuple(targets) or tuple(map(str, range(1, count + 1)))
+        self.outputs = tuple(network._network.loss.output_names(self.targets))
         self.provenance = dict(provenance or {})
         self.about = dict(about or {})
         self._input_shape = network._network.input_shape
@@ -380,7 +387,12 @@ class TrainedModel:
             except DataError as error:  # the rows can be predicted all the same
                 notes.append(f"no metrics: {error}")
         values = self._in_units(self.network.predict(x))
-        return Prediction(values, probabilities, metrics, replace(rows, notes=notes))
+        residuals = None
+        if rows.targets is not None and not labels:
+            point = self.network._network.loss.point(self.network(x))
+            residuals = rows.targets - self._in_units(point)
+        shown = replace(rows, notes=notes)
+        return Prediction(values, probabilities, metrics, shown, residuals)
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -391,7 +403,8 @@ class TrainedModel:
         ----------
         path : path
             The model takes ``x``, raw samples (n, features), and gives ``y``, what the last layer
-            puts out, and ``probabilities`` if the network classifies. ``classes`` among its
+            puts out, or numbers in the units of the targets, and ``probabilities`` if the network
+            classifies. ``classes`` among its
             metadata is a JSON list of the names of the classes.
 
         Raises
@@ -410,8 +423,10 @@ class TrainedModel:
             path,
             preparation=self.preparation,
             features=self._features,
+            scale=self.scale,
             metadata={
                 "classes": list(self.classes),
+                **({"outputs": list(self.outputs)} if self.about.get("task") else {}),
                 "columns": list(self.columns.features) if self.columns else [],
                 "provenance": self.provenance,
             },
@@ -597,13 +612,19 @@ def _model_of(
     return found
 
 
+def _target_count(network: NeuralNetwork) -> int:
+    """Return how many targets a network has: as many as outputs, but for quantiles of each."""
+    outputs = math.prod(network._network.output_shape)
+    return outputs // network._network.loss.output_count(1)
+
+
 def _targets_of(task: Any, names: Any, scale: Any, network: NeuralNetwork) -> dict[str, Any]:
     """Return the targets and their scale that a file describes; errors as for any description."""
-    outputs = math.prod(network._network.output_shape)
+    outputs = _target_count(network)
     if task not in TASKS or not isinstance(names, list):
         raise ValueError(f"there is no task {task!r:.40}, or no list of targets")
     if not all(isinstance(each, str) for each in names) or len(names) not in (0, outputs):
-        raise ValueError(f"targets are texts, one for each of {outputs} outputs")
+        raise ValueError(f"targets are {outputs} texts")
     return {
         "targets": names,
         "scale": None if scale is None else TargetScale.from_json(scale, outputs),

@@ -32,7 +32,7 @@ from .hyperparameters import (
     loss_of,
     optimizer_of,
 )
-from .trial import Report, Reports, known_metrics, marked
+from .trial import ERRORS, Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
 
 if TYPE_CHECKING:
@@ -305,6 +305,12 @@ class FusedTrainings:
                     training.report.curve.add(step, reported)
             metrics |= self._compute.metrics_of(history)
             found.append(marked(metrics, is_diverged=history.diverged))
+        if len(self._rounds) == 1 and data.takes == "values":
+            alone = self._rounds[0]
+            guesses = loss_of(wanted[0], data.takes).point(networks(alone.validation.x))
+            for metrics, guess in zip(found, guesses, strict=True):
+                if metrics:
+                    metrics[ERRORS] = alone.standard_errors(guess)
         return found
 
     @staticmethod
@@ -317,10 +323,10 @@ class FusedTrainings:
         from dnn import resume_training
 
         going = [training.going for training in trainings if training.going is not None]
-        resume_training(networks, [each.progress for each in going])
+        kept = resume_training(networks, [each.progress for each in going])
         for k, (each, curve) in enumerate(zip(going, curves, strict=True)):
             curve += each.reports
-            each.apply(rules[k] if rules else None, partial(networks.snapshot, k))
+            each.apply(rules[k] if rules else None, kept[k])
 
     @property
     def at_once(self) -> int:
@@ -388,7 +394,7 @@ class FusedTrainings:
             # With the default rate: the time of a network that diverges says nothing.
             wanted = training.wanted.model_copy(update={"learning_rate": None})
             model = NeuralNetwork(
-                layers_of(wanted, data.features, data.outputs, data.shape),
+                layers_of(wanted, data.features, data.outputs, data.shape, data.embeds),
                 loss_of(wanted, data.takes),
                 optimizer=optimizer_of(wanted, alone.count),
                 routines=self._table,
@@ -416,7 +422,7 @@ class FusedTrainings:
         loss = loss_of(wanted, data.takes)
         networks = self._kept.pop(key, None)
         if networks is None:
-            layers = layers_of(wanted[0], data.features, data.outputs, data.shape)
+            layers = layers_of(wanted[0], data.features, data.outputs, data.shape, data.embeds)
             networks = Ensemble(
                 layers,
                 loss,
@@ -462,7 +468,7 @@ class _Versions:
         self.jobs = rounds.jobs
         self.outputs, self.features = rounds[0].outputs, rounds[0].features
         self.takes = rounds[0].takes
-        self.shape = rounds[0].shape
+        self.shape, self.embeds = rounds[0].shape, rounds[0].embeds
         rows = 1 + max(int(rows_of.max()) for job in self.jobs for rows_of in (job.train, job.test))
         self.count = rows
         dtype = np.float64 if compute.precision == "float64" else np.float32

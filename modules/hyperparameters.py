@@ -343,6 +343,7 @@ def layers_of(
     features: int,
     classes: int,
     shape: tuple[int, ...] | None = None,
+    embeds: Sequence[int] = (),
     *,
     in_rows: bool = True,
 ) -> list[Layer]:
@@ -358,6 +359,8 @@ def layers_of(
         How many numbers a sample has, and how many classes, or targets, there are.
     shape : tuple of int, optional
         Shape of a sample, if it is an image or a sequence.
+    embeds : sequence of int
+        For each of the last columns, if they are to be embedded: how many categories it has.
     in_rows : bool
         Whether an image arrives as one row of numbers.
 
@@ -366,16 +369,26 @@ def layers_of(
     ValueError
         If samples are not what the layers read, or images too small for so many stages.
     """
-    from dnn import Activation, Flatten, FullyConnected, Input, Reshape, SequenceInput
+    from dnn import (
+        Activation,
+        EmbedColumns,
+        Flatten,
+        FullyConnected,
+        Input,
+        Reshape,
+        SequenceInput,
+    )
 
     if wanted.loss is not None:
         loss = catalogue("loss")[wanted.loss]
         classes = loss(**_quantiles(wanted)).output_count(classes)
         if loss.needs:  # probabilities
             plain = wanted.model_copy(update={"loss": None})
-            before = layers_of(plain, features, classes, shape, in_rows=in_rows)
+            before = layers_of(plain, features, classes, shape, embeds, in_rows=in_rows)
             return [*before, *map(Activation, loss.needs)]
     layers: list[Layer] = [Input(features) if in_rows or shape is None else Input(*shape)]
+    if embeds:
+        layers.append(EmbedColumns(embeds))
     lengths: SequenceInput | None = None
     if shape is not None and len(shape) == 2:
         layers = [lengths := SequenceInput(*shape)]

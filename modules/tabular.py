@@ -31,11 +31,15 @@ SampleShape = tuple[int, ...]
 
 
 class DataShape(NamedTuple):
-    """Features of a data set, outputs of a network for it, and the shape of a sample."""
+    """Features of a data set, outputs of a network for it, and the shape of a sample.
+
+    `embeds` are the numbers of categories of the last columns, if these are to be embedded.
+    """
 
     features: int
     outputs: int
     shape: SampleShape | None = None
+    embeds: tuple[int, ...] = ()
 
 
 class ReadingOptions(BaseModel):
@@ -73,6 +77,9 @@ class ReadingOptions(BaseModel):
     )
     weight: str = Field(
         default="", description="of a table: a column that says how much each sample weighs"
+    )
+    skip_unlabelled: bool = Field(
+        default=False, description="of a table: whether rows without a label or target are left out"
     )
     beside: list[str] = Field(
         default=[], description="of a table: columns that are kept, and not trained on"
@@ -204,7 +211,7 @@ def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
         return known
     training, _ = load_split(options, folder)
     shape = training.image_shape or training.sequence_shape
-    return DataShape(training.x.shape[1], training.outputs, shape)
+    return DataShape(training.x.shape[1], training.outputs, shape, training.embeds)
 
 
 def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentation]:
@@ -302,6 +309,6 @@ def _load(
     parts = train_validation_split(load_dataset(dataset, place, **given), fraction, seed)
     # What is learned from rows is learned from the training rows only.
     impute_by, encode_by, standardise_by = json.loads(ways)
-    parts = encode(*impute(*parts, by=impute_by), by=encode_by)
-    training, validation = standardise(*parts, by=standardise_by)
+    encoded = encode(*impute(*parts, by=impute_by), by=encode_by)
+    training, validation = standardise(*encoded, by=standardise_by)
     return training, validation

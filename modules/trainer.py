@@ -25,12 +25,12 @@ from diel import describe_error
 
 from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
-from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities, strata_of
+from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities, prepared, strata_of
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import built, layer_models, rows_of, with_layers
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
-from .tabular import ReadingOptions, augmentations_of, is_own, shape_of
+from .tabular import ReadingOptions, augmentations_of, is_own, is_table, shape_of
 from .trainer_options import LAYERS, OF_DATASET, OF_TRIALS, TrainerOptions
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
@@ -45,7 +45,10 @@ _KEPT = "kept in"
 _TRAINING = "training"
 _OF_TABULAR = ("modules.sklearn_trainer:train", "modules.torch_trainer:train")
 """Functions that come with diel, whose options are those of `modules.tabular.load_split`."""
-_OF_SPLIT = ("dataset", "path", "reading", "validation_fraction", "split_seed")
+_OF_SPLIT = (
+    *("dataset", "path", "reading", "validation_fraction", "split_seed"),
+    *("impute", "encode", "standardise"),
+)
 
 
 class Options(TrainerOptions):
@@ -132,6 +135,8 @@ def look_at_data(
             return "", [f"{place} was not read ({size}): {looks}"] * is_own(options.dataset)
         data = _data(options, folder)
         jobs = _jobs(data, options)
+        if is_table(options.dataset):  # what the first split learns
+            prepared(data, jobs[0], options.standardise, options.impute, options.encode)
     except (OSError, ValueError) as error:
         return f"{type(error).__name__}: {error}", []
     if not is_own(options.dataset):

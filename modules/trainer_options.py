@@ -267,12 +267,13 @@ class TrainerOptions(BaseModel):
         by_column = {name: column for name in SPLIT_COLUMNS if (column := getattr(self, name))}
         if self.evaluation is not None or not by_column:
             return self.evaluation
-        given = {"fraction": self.validation_fraction, "seed": self.split_seed}
-        kept = {
-            "fraction": "validation_fraction" in self.model_fields_set or "split" not in by_column,
-            "seed": "split_seed" in self.model_fields_set or "groups" in by_column,
-        }
-        return EvaluationOptions(**by_column, **{key: given[key] for key in given if kept[key]})
+        given: dict[str, Any] = dict(by_column)
+        # What does not go with the column is refused where it is given, and else left out.
+        if "validation_fraction" in self.model_fields_set or "split" not in given:
+            given["fraction"] = self.validation_fraction
+        if "split_seed" in self.model_fields_set or "groups" in given:
+            given["seed"] = self.split_seed
+        return EvaluationOptions(**given)
 
     def _check_columns(self, dataset: str) -> None:
         """Check that rows are split by one column, of a data set that has columns."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -26,8 +26,9 @@ from .hyperparameters import (
 )
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
+from .predictions import place_of_predictions, write_predictions
 from .sweep.ledger import plain
-from .trial import DIVERGED, SPLITS, Report, Reports, known_metrics, marked
+from .trial import DIVERGED, ERRORS, SPLITS, Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
 
 if TYPE_CHECKING:
@@ -245,7 +246,44 @@ class NetworkTrainer:
         about |= {"trial": report.trial, "seed": seed, "parameters": plain(parameters)}
         file = path.with_suffix(".safetensors")
         model.save(file, data=data.prepared, provenance={**about, "diel": __version__})
+        if scheme is None:
+            parts = self._held_out(wanted, report, model if is_alone else None, epochs)
+            write_predictions(place_of_predictions(file), rounds.data, parts)
         return file
+
+    def _held_out(
+        self,
+        wanted: Hyperparameters,
+        report: Report,
+        alone: NeuralNetwork | None,
+        epochs_to_test: int | None,
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield the rows that each split of a trial scores, and what its network predicts of them.
+
+        `alone` is the network of the only split. Those of several are trained once more; of nested
+        splits those on the outer folds, for `epochs_to_test` where that is known.
+        """
+        rounds, _ = self._data_of(wanted)
+        is_nested = any(job.is_test for job in rounds.jobs)
+        for number, seed in enumerate(self._seeds(wanted, report)[0]):
+            job, data, model = rounds.jobs[number], rounds[number], alone
+            if job.is_test != is_nested:
+                continue
+            if model is None:
+                model = _model(wanted, seed, data, self._table, self._compute, None)
+                rule = None if job.is_test else self._plan.rule()
+                with self._compute.without_warnings():
+                    model.fit(
+                        data.training,
+                        validation=data.validation if rule is not None else None,
+                        epochs=(epochs_to_test if job.is_test else None) or wanted.epochs,
+                        batch_size=batch_size_of(wanted),
+                        class_weight=class_weight_of(wanted),
+                        callbacks=[] if rule is None else [rule],
+                        progress=False,
+                    )
+            outputs = model(data.validation.x)
+            yield job.test, data.in_units(loss_of(wanted, data.takes).point(outputs))
 
     def _epochs_of_all(self, wanted: Hyperparameters, report: Report, scheme: Any) -> int | None:
         """Return for how many epochs the network of all rows is trained; None for all of them.
@@ -296,6 +334,8 @@ class NetworkTrainer:
         numbers = [[_numbers(result) for result in results] for results in of_seeds]
         metrics, splits = self._plan.evaluated(self._rounds.jobs, numbers)
         is_diverged = any(DIVERGED in result for results in of_seeds for result in results)
+        if errors := of_seeds[0][0].get(ERRORS):
+            splits = {**splits, "errors": errors}
         return {**marked(metrics, is_diverged=is_diverged), SPLITS: splits}
 
 
@@ -311,7 +351,7 @@ def _warn_of_difference(trial: int, recorded: Mapping[str, Any], scores: Mapping
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name != DIVERGED}
+    return {name: value for name, value in metrics.items() if name not in (DIVERGED, ERRORS)}
 
 
 def train(
@@ -360,8 +400,8 @@ def train(
             if stopped_at is not None:  # before the end of what is kept: trained up to there
                 most, callbacks = stopped_at, callbacks[: rule is not None]
             else:
-                resume_training(model, [going.progress])
-                going.apply(rule, model.snapshot)
+                (best,) = resume_training(model, [going.progress])
+                going.apply(rule, best)
                 reported += going.reports
     with compute.without_warnings():
         model.fit(
@@ -383,7 +423,11 @@ def train(
         metrics[BEST_EPOCH] = best_epoch(rule, history)
     elif report is not None:
         report.curve.add(len(history), metrics)
-    return marked({**metrics, **compute.metrics_of(history)}, is_diverged=history.diverged)
+    found = marked({**metrics, **compute.metrics_of(history)}, is_diverged=history.diverged)
+    if report is not None and data.takes == "values":
+        outputs = model(data.validation.x)
+        found[ERRORS] = data.standard_errors(loss_of(wanted, data.takes).point(outputs))
+    return found
 
 
 def _raise_overflow(model: NeuralNetwork, loss: float) -> NoReturn:
@@ -409,7 +453,14 @@ def _model(
     from dnn import NeuralNetwork
 
     return NeuralNetwork(
-        layers_of(wanted, data.features, data.outputs, data.shape, in_rows=data.in_rows),
+        layers_of(
+            wanted,
+            data.features,
+            data.outputs,
+            data.shape,
+            data.embeds,
+            in_rows=data.in_rows,
+        ),
         loss_of(wanted, data.takes),
         optimizer=optimizer_of(wanted, data.count),
         seed=seed,

@@ -83,6 +83,8 @@ def known_metrics(found: Mapping[str, Any], parameters: Collection[str] = ()) ->
     return {name: found[name] for name in METRICS if name in found and name not in parameters}
 
 
+ERRORS: Final = "standard errors"
+"""Key of what a training with a single split returns beside its metrics."""
 DIVERGED: Final = "diverged"
 """The metric by which a trainer says that a training has come to NaN or infinity."""
 

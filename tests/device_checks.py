@@ -514,6 +514,34 @@ def check_linear_algebra(device):
     scaled = vectors * eigenvalues.unsqueeze(1)
     np.testing.assert_allclose(square @ vectors, scaled, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(linalg.eigvalsh(square), eigenvalues, rtol=1e-4, atol=1e-5)
+    right, more = values[:, :3, :1], generator.normal(size=(2, 3, 3)).astype(np.float32)
+    system = square + dnn.Tensor.from_array(np.eye(3, dtype=np.float32), device=device)
+    exact = np.asarray(system)
+    solved = linalg.solve(system, dnn.Tensor.from_array(right, device=device))
+    found = {
+        "solve": (solved, np.linalg.solve(exact, right)),
+        "inv": (linalg.inv(system), np.linalg.inv(exact)),
+        "cholesky": (linalg.cholesky(system), np.linalg.cholesky(exact)),
+    }
+    q, r = linalg.qr(there)
+    found["qr"] = (dnn.bmatmul(q, r), values)
+    x, residuals, rank, s = linalg.lstsq(there[0], there[1])
+    found["lstsq"] = (x, np.linalg.lstsq(values[0], values[1], rcond=None)[0])
+    assert (rank, s.shape, residuals.shape) == (3, (3,), (3,))
+    vector = linalg.solve(system, dnn.Tensor.from_array(more[0, 0], device=device))
+    found["vector"] = (vector, np.linalg.solve(exact, more[0, 0][:, None])[..., 0])
+    for name, (tensor, expected) in found.items():
+        assert tensor.device == there.device, name
+        np.testing.assert_allclose(tensor, expected, rtol=1e-3, atol=1e-4, err_msg=name)
+    for there_and_back, axes in (
+        (lambda x: linalg.ifftn(linalg.fftn(x)), None),
+        (lambda x: linalg.ifft2(linalg.fft2(x)), (-2, -1)),
+    ):
+        back = dnn.Tensor.from_array(there_and_back(there).real)
+        np.testing.assert_allclose(back, values, rtol=1e-4, atol=1e-5)
+        spectrum = linalg.fftn(there, axes=axes)
+        real = dnn.Tensor.from_array(spectrum.real)
+        np.testing.assert_allclose(real, np.fft.fftn(values, axes=axes).real, atol=1e-4)
     transformed = linalg.fft(there, axis=1)
     assert transformed.dtype.kind == "c"
     back = dnn.Tensor.from_array(linalg.ifft(transformed, axis=1).real)

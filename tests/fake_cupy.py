@@ -258,12 +258,24 @@ cuda = SimpleNamespace(
 
 def _by_a_library(function, a, *arguments):
     """Return what a function of NumPy gives of an array of the device; no capture takes it."""
-    _refuse_other_devices(a)
+    arrays = [x for x in (a, *arguments) if isinstance(x, ndarray)]
+    _refuse_other_devices(*arrays)
     get_current_stream().refuse_in_capture()
-    found = _computed(lambda: function(a._memory, *arguments))
+    given = [x._memory if isinstance(x, ndarray) else x for x in (a, *arguments)]
+    found = _computed(lambda: function(*given))
     if isinstance(found, tuple):
         return tuple(_result(np.asarray(part)) for part in found)
     return _result(np.asarray(found))
+
+
+def _solve(a, b):
+    if b.ndim == 1 or a.shape[:-1] != b.shape[:-1]:
+        raise ValueError("a must have (..., M, M) shape and b must have (..., M, K)")
+    return _by_a_library(np.linalg.solve, a, b)
+
+
+def broadcast_to(array, shape):
+    return _by_a_library(lambda x: np.broadcast_to(x, shape).copy(), array)
 
 
 linalg = SimpleNamespace(
@@ -272,10 +284,17 @@ linalg = SimpleNamespace(
     ),
     eigh=lambda a, UPLO="L": _by_a_library(np.linalg.eigh, a, UPLO),
     eigvalsh=lambda a, UPLO="L": _by_a_library(np.linalg.eigvalsh, a, UPLO),
+    solve=_solve,
+    inv=lambda a: _by_a_library(np.linalg.inv, a),
+    qr=lambda a, mode="reduced": _by_a_library(np.linalg.qr, a, mode),
+    cholesky=lambda a: _by_a_library(np.linalg.cholesky, a),
+    lstsq=lambda a, b, rcond=None: _by_a_library(np.linalg.lstsq, a, b, rcond),
 )
 fft = SimpleNamespace(
     fft=lambda a, n=None, axis=-1, norm=None: _by_a_library(np.fft.fft, a, n, axis, norm),
     ifft=lambda a, n=None, axis=-1, norm=None: _by_a_library(np.fft.ifft, a, n, axis, norm),
+    fftn=lambda a, s=None, axes=None, norm=None: _by_a_library(np.fft.fftn, a, s, axes, norm),
+    ifftn=lambda a, s=None, axes=None, norm=None: _by_a_library(np.fft.ifftn, a, s, axes, norm),
 )
 
 

@@ -22,6 +22,7 @@ from dnn.layers import (
     LayerNorm,
     MaxPool2D,
     Output,
+    RadialBasis,
     Reshape,
     Residual,
     SpatialDropout,
@@ -52,6 +53,8 @@ LAYERS = {
     "LSTM in both directions": lambda shape: LSTM(2, bidirectional=True, initial="trained"),
     "LSTM normalised": lambda shape: LSTM(3, bidirectional=True, layer_norm=True),
     "GRU normalised": lambda shape: GRU(3, layer_norm=True, return_sequences=True),
+    "RadialBasis": lambda shape: RadialBasis(0.7),
+    "RadialBasis of a fixed width": lambda shape: RadialBasis(0.7, trained=False),
     "RNN": lambda shape: RNN(3, bias=False, return_sequences=True),
     "Reshape": lambda shape: Reshape(*reversed(shape)),
     "Residual": lambda shape: Residual(

@@ -254,6 +254,45 @@ def summed(x):
     return graph.sum(x, -1)
 
 
+@st.composite
+def squares_and_columns(draw):
+    n, m = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    leading = draw(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=1, max_side=3))
+    first, second = leading.input_shapes
+    return [(*first, n, n), (*second, n, m)]
+
+
+def solved(a, b):
+    return graph.solve(a + graph.constant(9.0 * np.eye(a.shape[-1]), a.dtype), b)
+
+
+def solved_numpy(a, b):
+    return np.linalg.solve(a + 9.0 * np.eye(a.shape[-1]), b)
+
+
+def positive_definite(a):
+    return a @ graph.transpose(a) + graph.constant(np.eye(a.shape[-1]), a.dtype)
+
+
+def factor(a):
+    return graph.cholesky(positive_definite(a))
+
+
+def factor_numpy(a):
+    return np.linalg.cholesky(a @ a.swapaxes(-1, -2) + np.eye(a.shape[-1]))
+
+
+def transformed(x, y):
+    real, imaginary = graph.fft(x, y, axes=(-2, -1))
+    back, _ = graph.ifft(real * real, imaginary, axes=(0,))
+    return back
+
+
+def transformed_numpy(x, y):
+    found = np.fft.fft2(x + 1j * y)
+    return np.fft.ifft(found.real**2 + 1j * found.imag, axis=0).real
+
+
 def cross_entropy(x):
     target = graph.constant(target_of(np.arange(x.size, dtype=F8).reshape(x.shape)), F8)
     return graph.softmax_cross_entropy(x, target)
@@ -492,6 +531,14 @@ CASES = {
         lambda x: x - np.log(np.exp(x).sum(axis=-1, keepdims=True)),
     ),
     "softmax_cross_entropy": (rows_and_classes(), cross_entropy, None, None),
+    "solve": (squares_and_columns(), solved, None, solved_numpy),
+    "cholesky": (squares_and_columns().map(lambda shapes: shapes[:1]), factor, None, factor_numpy),
+    "fourier": (
+        hnp.array_shapes(min_dims=2, max_dims=3, max_side=4).map(lambda shape: [shape, shape]),
+        transformed,
+        None,
+        transformed_numpy,
+    ),
 }
 NO_GRADIENT = {"argmax", "assign", "equal", "greater", "greater_equal", "one_hot", "uniform_noise"}
 # Which the states of a recurrence and their gradients are computed with.

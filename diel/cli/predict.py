@@ -117,8 +117,8 @@ def _rows(
         if options.proba:
             head += [f"probability of {name}" for name in model.classes]
     else:
-        head = _headings("predicted", model.targets)
-        if rows.targets is not None and odds is None:
+        head = _headings("predicted", model.outputs)
+        if found.residuals is not None:
             head += _headings("residual", model.targets)
         if odds is not None and options.proba:
             head += [f"probability of {name}" for name in model.targets]
@@ -133,8 +133,9 @@ def _rows(
             yield [*of_row, values[number], f"{best:.6g}", *every]
             continue
         shown = [f"{value:.8g}" for value in values[number].tolist()]
-        if rows.targets is not None and odds is None:
-            every = [f"{left:.8g}" for left in (rows.targets[number] - values[number]).tolist()]
+        if found.residuals is not None:
+            left = found.residuals[number].tolist()
+            every = ["" if value != value else f"{value:.8g}" for value in left]
         yield [*of_row, *shown, *every]
 
 

@@ -27,7 +27,6 @@ class PredictedRows(Protocol):
     names: Sequence[str]
     cells: Sequence[Sequence[str]]
     labels: Sequence[str] | None
-    targets: Any
     notes: Sequence[str]
     are_files: bool
 
@@ -39,6 +38,7 @@ class Prediction(Protocol):
     probabilities: Any
     metrics: Mapping[str, float]
     rows: PredictedRows
+    residuals: Any
 
 
 class TrainedModel(Protocol):
@@ -51,12 +51,15 @@ class TrainedModel(Protocol):
     targets : sequence of str
         Names of the numbers that it predicts, or of the labels of which a sample may have several;
         empty if it classifies.
+    outputs : sequence of str
+        Names of its columns of predictions, such as quantiles of each of `targets`.
     provenance : mapping
         Where it comes from: run, trial, score.
     """
 
     classes: Sequence[Any]
     targets: Sequence[str]
+    outputs: Sequence[str]
     provenance: Mapping[str, Any]
 
     def predict_file(self, path: Any, *, delimiter: str | None = None) -> Prediction:

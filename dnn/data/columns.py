@@ -51,6 +51,8 @@ class Columns:
     categories : mapping of str to tuple of str
         The categories of each feature that has such, in the order of their codes; the code of any
         other text is their number.
+    incomplete : tuple of str
+        The features that have missing cells in the table.
     dates : mapping of str to str
         The formats of dates that are not as ISO 8601 wants them.
     renamed : mapping of str to str
@@ -72,6 +74,7 @@ class Columns:
     labels: Mapping[str, int] = field(default_factory=dict)
     kinds: tuple[str, ...] = ()
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    incomplete: tuple[str, ...] = ()
     dates: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     has_names: bool = True
@@ -101,6 +104,7 @@ class Columns:
         lists = {name: given[name] for name in ("features", "missing")}
         # Models of tables of numbers alone may be older than these.
         lists["kinds"] = given.get("kinds", [])
+        lists["incomplete"] = given.get("incomplete", [])
         tables = {name: given.get(name, {}) for name in ("dates", "renamed")}
         categories = given.get("categories", {})
         lists["targets"] = given.get("targets", [])
@@ -142,6 +146,7 @@ class Columns:
             labels=labels,
             kinds=kinds,
             categories={name: tuple(each) for name, each in categories.items()},
+            incomplete=tuple(lists["incomplete"]),
             has_names=has_names,
             **tables,
             targets=tuple(lists["targets"]),

@@ -15,7 +15,7 @@ from dnn.arrays import check_labels, narrowed
 from dnn.backend import Array
 from dnn.data.columns import Columns
 from dnn.data.image_reading import ImageReading
-from dnn.data.preparation import CODE, FLAG, Brightness, Standardise, Step, prepared
+from dnn.data.preparation import CODE, FLAG, Brightness, Codes, Standardise, Step, prepared
 from dnn.data.targets import TASKS, TargetScale, checked_labels, checked_values, checked_weights
 from dnn.errors import (
     ConfigurationError,
@@ -179,6 +179,11 @@ class Dataset:
         for step in self.preparation:
             kinds = step.kinds(kinds)
         return kinds
+
+    @property
+    def embeds(self) -> tuple[int, ...]:
+        """The `count` of a `dnn.EmbedColumns` for the samples; empty if none is wanted."""
+        return next((step.counts for step in self.preparation if isinstance(step, Codes)), ())
 
     @property
     def images(self) -> Array:

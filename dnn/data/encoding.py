@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from dnn.backend import Array
+from dnn.data.columns import Columns
 from dnn.data.dataset import Dataset, with_steps
 from dnn.data.preparation import MEDIAN, Codes, Impute, OneHot
 from dnn.errors import (
@@ -51,10 +52,10 @@ def impute(train: Dataset, *others: Dataset, by: Any = None) -> tuple[Dataset, .
         Samples prepared in the same way, such as validation samples.
     by : str, float, or mapping of str to either of them, optional
         ``"median"``, ``"mean"``, ``"most_frequent"`` (of several the smallest), or a number.
-        ``"indicator"``: as by default, and each attribute with missing cells in `train` gets a
-        further one at the end, 1 where the cell was missing. By default the median; of categories
-        and booleans, which have none, the most frequent one. A mapping says it by the names of
-        columns, the others are filled as by default.
+        ``"indicator"``: as by default, and each attribute with missing cells, in `train` or in the
+        table that it is of, gets a further one at the end, 1 where the cell was missing. By default
+        the median; of categories and booleans, which have none, the most frequent one. A mapping
+        says it by the names of columns, the others are filled as by default.
 
     Returns
     -------
@@ -78,8 +79,12 @@ def impute(train: Dataset, *others: Dataset, by: Any = None) -> tuple[Dataset, .
         for way, kind in zip(ways, train.kinds, strict=True)
     ]
     fill = _fill(train, by_column)
-    has_indicator = [way == INDICATOR for way in ways]
-    indicators = np.flatnonzero(has_indicator & np.isnan(train.x).any(axis=0))
+    has_indicator = np.array([way == INDICATOR for way in ways])
+    gaps = np.isnan(train.x).any(axis=0)
+    if train.columns is not None and train.columns.features:
+        # By the table, so that there are as many attributes in all splits.
+        gaps = np.isin(train.columns.features, train.columns.incomplete)
+    indicators = np.flatnonzero(has_indicator & gaps)
     step = Impute(fill, [str(way) for way in by_column], indicators.tolist())
     return with_steps(step.apply, [step], train, others)
 
@@ -162,8 +167,8 @@ def encode(
     by : {"one_hot", "embedding"}, or mapping of str to either of them, optional
         ``"one_hot"``, the default: a column of 0 and 1 for each category. ``"embedding"``: the
         number of each category from 1, for `dnn.EmbedColumns`. A mapping says it by the names of
-        columns. What stands for categories is behind all other attributes; a category that is not
-        in `train` is 0.
+        columns. What stands for categories is behind all other attributes; a category that is in no
+        row of `train` is 0.
 
     Returns
     -------
@@ -190,8 +195,8 @@ def encode(
     default = OneHot.name if isinstance(by, Mapping) or by is None else by
     _check_encoding(default)
     parts = (train, *others)
-    columns = train.columns
-    raw = zip(columns.features, columns.kinds, strict=False) if columns is not None else ()
+    columns = Columns() if train.columns is None else train.columns
+    raw = zip(columns.features, columns.kinds, strict=False)
     left = [name for name, kind in raw if kind == "category"]
     for way, kind in ENCODINGS.items():
         places = [at for at, of in enumerate(parts[0].kinds) if of == "category"]
@@ -203,9 +208,10 @@ def encode(
         if not chosen:
             continue
         codes = {at: _codes_in(parts[0].x[:, at]) for at in chosen}
+        counts = {at: len(columns.categories[name]) for at, name in chosen.items()}
         if way == OneHot.name:
-            _check_size(parts[0], {chosen[at]: len(each) for at, each in codes.items()})
-        step = kind(parts[0].features, codes)
+            _check_size(parts[0], {name: counts[at] for at, name in chosen.items()})
+        step = kind(parts[0].features, counts, codes)
         parts = with_steps(step.apply, [step], parts[0], parts[1:])
         left = [name for name in left if name not in chosen.values()]
     return parts

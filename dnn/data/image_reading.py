@@ -162,7 +162,8 @@ class ImageReading:
             raise DataError(f"{path}: cannot be read as an image: {error}") from error
         image = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         if self.values == "floats":
-            return np.ascontiguousarray(image, np.float32) / np.float32(255)
+            brightness: Array = np.ascontiguousarray(image, np.float32) / np.float32(255)
+            return brightness
         return np.ascontiguousarray(image)
 
     def _check(self, image: Any, path: Path) -> None:

@@ -239,20 +239,29 @@ class Categories(Step):
     """Base of steps that turn codes of categories into what a network takes.
 
     The columns of categories are taken out, and what they become stands behind all others. A code
-    that was in no training row, and a missing cell, are unknown.
+    that was in no training row, and a missing cell, are unknown. How many attributes there are
+    behind the step depends on the categories of the table alone, so it is the same in all splits.
 
     Parameters
     ----------
     features : int
         Number of attributes that the step takes.
+    counts : mapping of int to int
+        By the place of a column: how many categories the table has there.
     codes : mapping of int to sequence of int
-        By the place of a column: the codes that were in training rows.
+        By the same places: the codes that were in training rows.
     """
 
-    def __init__(self, features: int, codes: Mapping[int, Sequence[int]]) -> None:
+    def __init__(
+        self, features: int, counts: Mapping[int, int], codes: Mapping[int, Sequence[int]]
+    ) -> None:
         self.features = features
-        self.codes = {at: np.sort(np.asarray([*each], np.float32)) for at, each in codes.items()}
-        self.others = np.array([at for at in range(features) if at not in self.codes], np.int64)
+        self.known: dict[int, Array] = {}
+        for at, count in counts.items():
+            # What no code equals stands for those of no training row.
+            self.known[at] = np.full(count, -1, np.float32)
+            self.known[at][[*codes[at]]] = codes[at]
+        self.others = np.array([at for at in range(features) if at not in self.known], np.int64)
 
     @property
     def inputs(self) -> int:
@@ -262,30 +271,34 @@ class Categories(Step):
     def apply(self, x: Array) -> Array:
         """Return the other attributes, and behind them those of each column of categories."""
         parts = [x[:, self.others]]
-        parts += [self._encoded(x[:, at], codes) for at, codes in self.codes.items()]
+        parts += [self._encoded(x[:, at], known) for at, known in self.known.items()]
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
-    def _encoded(self, column: Array, codes: Array) -> Array:
+    def _encoded(self, column: Array, known: Array) -> Array:
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
-        """Return the number of attributes, and the codes of each column."""
-        columns = [{"at": at, "codes": _whole_numbers(each)} for at, each in self.codes.items()]
+        """Return the number of attributes, and the count and the codes of each column."""
+        columns = [
+            {"at": at, "count": known.size, "codes": np.flatnonzero(known >= 0).tolist()}
+            for at, known in self.known.items()
+        ]
         return {"features": self.features, "columns": columns}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Categories:
         """Return the step with such codes."""
         features = _whole(given["features"], 1)
-        codes = {}
+        counts, codes = {}, {}
         for column in given["columns"]:
             at = _whole(column["at"], 0, features - 1)
-            codes[at] = [_whole(code, 0, 1 << 24) for code in column["codes"]]
-            if len({*codes[at]}) != len(column["codes"]) or not codes[at]:
-                raise ValueError("a column has some codes, each once")
+            counts[at] = _whole(column["count"], 1, 1 << 24)
+            codes[at] = [_whole(code, 0, counts[at] - 1) for code in column["codes"]]
+        if sum(counts.values()) > 1 << 24:
+            raise ValueError("so many categories are none of a table")
         if len(codes) != len(given["columns"]) or not codes:
             raise ValueError("a step of categories has some columns, each once")
-        return cls(features, codes)
+        return cls(features, counts, codes)
 
     def check(self, features: int) -> None:
         """Raise a ValueError unless the step takes so many features."""
@@ -299,16 +312,16 @@ class Categories(Step):
         if self.others.size:
             others = nodes.tensor(f"{name}.others", self.others)
             parts.append(nodes.node("Gather", [x, others], f"{name}.rest", axis=1))
-        for at, codes in self.codes.items():
+        for at, known in self.known.items():
             place = nodes.tensor(f"{name}.at{at}", np.array([at]))
             column = nodes.node("Gather", [x, place], f"{name}.column{at}", axis=1)
-            known = nodes.tensor(f"{name}.codes{at}", codes[None])
-            equal = nodes.node("Equal", [column, known], f"{name}.equal{at}")
+            codes = nodes.tensor(f"{name}.codes{at}", known[None])
+            equal = nodes.node("Equal", [column, codes], f"{name}.equal{at}")
             flags = nodes.cast(equal, np.float32, f"{name}.flags{at}")
-            parts.append(self._write_encoded(nodes, flags, codes, f"{name}.encoded{at}"))
+            parts.append(self._write_encoded(nodes, flags, known.size, f"{name}.encoded{at}"))
         return nodes.node("Concat", parts, name, axis=1)
 
-    def _write_encoded(self, nodes: OnnxNodes, flags: str, codes: Array, name: str) -> str:
+    def _write_encoded(self, nodes: OnnxNodes, flags: str, count: int, name: str) -> str:
         return flags
 
 
@@ -317,21 +330,22 @@ class OneHot(Categories):
 
     name = "one_hot"
 
-    def _encoded(self, column: Array, codes: Array) -> Array:
-        return (column[:, None] == codes).astype(np.float32)
+    def _encoded(self, column: Array, known: Array) -> Array:
+        flags: Array = (column[:, None] == known).astype(np.float32)
+        return flags
 
     def outputs(self, features: int) -> int:
         """Return how many attributes there are behind the step."""
-        return self.others.size + sum(each.size for each in self.codes.values())
+        return self.others.size + sum(each.size for each in self.known.values())
 
     def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
         """Return the kinds of the others, and behind them those of 0 and 1."""
-        flags = sum(each.size for each in self.codes.values())
+        flags = sum(each.size for each in self.known.values())
         return (*(kinds[at] for at in self.others), *(FLAG for _ in range(flags)))
 
     def __str__(self) -> str:
-        count = sum(each.size for each in self.codes.values())
-        what = "a column" if len(self.codes) == 1 else f"{len(self.codes)} columns"
+        count = sum(each.size for each in self.known.values())
+        what = "a column" if len(self.known) == 1 else f"{len(self.known)} columns"
         return f"one_hot: {what} of categories become {count} of 0 and 1; unknown ones are 0"
 
 
@@ -340,25 +354,27 @@ class Codes(Categories):
 
     name = "codes"
 
-    def _encoded(self, column: Array, codes: Array) -> Array:
-        places = np.minimum(np.searchsorted(codes, column), codes.size - 1)
-        return np.where(codes[places] == column, places + 1, 0).astype(np.float32)[:, None]
+    def _encoded(self, column: Array, known: Array) -> Array:
+        is_code = (column >= 0) & (column < known.size)
+        places = np.where(is_code, column, 0).astype(np.intp)
+        is_known = is_code & (known[places] == column)
+        return np.where(is_known, column + 1, 0).astype(np.float32)[:, None]
 
     @property
     def counts(self) -> tuple[int, ...]:
         """How many numbers each column may hold, that of unknown ones among them."""
-        return tuple(each.size + 1 for each in self.codes.values())
+        return tuple(each.size + 1 for each in self.known.values())
 
     def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
         """Return the kinds of the others, and behind them those of codes."""
-        return (*(kinds[at] for at in self.others), *(CODE for _ in self.codes))
+        return (*(kinds[at] for at in self.others), *(CODE for _ in self.known))
 
-    def _write_encoded(self, nodes: OnnxNodes, flags: str, codes: Array, name: str) -> str:
-        numbers = np.arange(1, codes.size + 1, dtype=np.float32)[:, None]
+    def _write_encoded(self, nodes: OnnxNodes, flags: str, count: int, name: str) -> str:
+        numbers = np.arange(1, count + 1, dtype=np.float32)[:, None]
         return nodes.node("MatMul", [flags, nodes.tensor(f"{name}.numbers", numbers)], name)
 
     def __str__(self) -> str:
-        what = "a column" if len(self.codes) == 1 else f"{len(self.codes)} columns"
+        what = "a column" if len(self.known) == 1 else f"{len(self.known)} columns"
         return f"codes: {what} of categories become numbers for an embedding; unknown ones are 0"
 
 
@@ -530,11 +546,6 @@ def _array(given: Any) -> Array:
 
 
 _LARGEST: Final = float(np.finfo(np.float64).max)
-
-
-def _whole_numbers(array: Array) -> list[int]:
-    found: list[int] = array.astype(np.int64).tolist()
-    return found
 
 
 def _whole(given: Any, lowest: int, highest: int = 2**31) -> int:

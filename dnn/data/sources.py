@@ -62,12 +62,15 @@ class Source:
     has_names : bool
     delimiter : str
         That of a text file; else a comma.
+    chosen : array of int, optional
+        The rows that are taken, where some are left out; `place` counts them.
     """
 
     where: str
     names: tuple[str, ...]
     has_names: bool
     delimiter: str = ","
+    chosen: Array | None = None
 
     def read(self, wanted: Mapping[int, Wanted]) -> list[Column]:
         """Return columns, by their places, each as it is wanted.
@@ -81,7 +84,7 @@ class Source:
 
     def place(self, row: int) -> str:
         """Return where a row stands, for messages."""
-        return f"{self.where}, row {row}"
+        return f"{self.where}, row {row if self.chosen is None else self.chosen[row]}"
 
 
 class TextSource(Source):
@@ -145,8 +148,8 @@ class TextSource(Source):
                 line = line_of_cell(block[row], at)
                 raise self._error(line, at, problem)
             if ragged is not None:
-                line, row = block[ragged]
-                raise DataError(f"{self.where}, line {line}: {len(row)} cells, not {width}")
+                line, short = block[ragged]
+                raise DataError(f"{self.where}, line {line}: {len(short)} cells, not {width}")
             done += len(block)
         if not done:
             below = " below the names of the columns" if self.has_names else ""
@@ -165,7 +168,7 @@ class TextSource(Source):
 
     def place(self, row: int) -> str:
         """Return the file and the line in which a row begins."""
-        return f"{self.where}, line {self.lines[row]}"
+        return f"{self.where}, line {self.lines[row if self.chosen is None else self.chosen[row]]}"
 
 
 class _ArraySource(Source):

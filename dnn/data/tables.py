@@ -6,6 +6,7 @@ names are called ``"1"``, ``"2"``, ...
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -23,9 +24,12 @@ from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
 from dnn.data.sources import Source, Wanted, open_table
 from dnn.errors import ConfigurationError, DataError, LabelError, explains_arguments
-from dnn.table import number_of
+from dnn.table import missing_marks, number_of
 
 __all__ = ["load_csv", "load_table"]
+
+_log = logging.getLogger("dnn")
+_MISSING = "is missing: leave the row out, or all such rows by skip_unlabelled"
 
 
 @explains_arguments
@@ -44,6 +48,7 @@ def load_table(
     categories: Sequence[str] = (),
     dates: Sequence[str] | Mapping[str, str] = (),
     weight: str = "",
+    skip_unlabelled: bool = False,
     beside: Sequence[str] = (),
 ) -> Dataset:
     """Read samples, with their labels or targets, from a table.
@@ -83,6 +88,9 @@ def load_table(
         Columns of dates as ISO 8601 wants them, or in a format of `datetime.strptime` each.
     weight : str
         A column of numbers that say how much each sample weighs in the loss.
+    skip_unlabelled : bool
+        Whether rows without a label, or without one of the targets, are left out; by default they
+        are an error.
     beside : list of str
         Columns that are kept beside the features, such as those that say how to split rows. They
         are features only if `features` names them.
@@ -103,7 +111,8 @@ def load_table(
     LabelError
         If a label is missing, or a number that is no integer from 0.
     """
-    marks = _marks(missing)
+    missing_marks(missing)
+    marks = (missing,) if isinstance(missing, str) else tuple(missing)
     if features and drop:
         raise ConfigurationError("features and drop: give the columns to train on, or the others")
     table = open_table(source, delimiter=delimiter, header=header, missing=marks)
@@ -124,7 +133,7 @@ def load_table(
     formats = dict(dates) if isinstance(dates, Mapping) else dict.fromkeys(dates, "")
     wanted = {at: Wanted() for at in (*chosen, *kept)}
     wanted |= {at: Wanted("label") for at in labels}
-    wanted |= {at: Wanted("number") for at in weights}
+    wanted |= {at: Wanted("number", problem=_problem_of_weight) for at in weights}
     wanted |= {at: Wanted("number", problem=_problem_of_target) for at in targets}
     special = {at: Wanted("category") for at in names.places(categories)}
     special |= {names.place(each): Wanted("date", form) for each, form in formats.items()}
@@ -133,6 +142,8 @@ def load_table(
         at: replace(column, name=names[at])
         for at, column in zip(wanted, table.read(wanted), strict=True)
     }
+    if skip_unlabelled and not label_separator:
+        found = _labelled(table, found, targets or labels)
     x, of_features = _features(table, [found[at] for at in chosen], formats)
     if targets:
         answers = _regression(table, [found[at] for at in targets])
@@ -169,7 +180,9 @@ def load_table(
 
 
 @explains_arguments
-def load_csv(path: str | PathLike[str], label: Any = -1, **options: Any) -> Dataset:
+def load_csv(
+    path: str | PathLike[str], label: str | int | Sequence[str] = -1, **options: Any
+) -> Dataset:
     """Read samples, with their labels or targets, from a text, perhaps compressed by gzip.
 
     Parameters
@@ -234,12 +247,28 @@ class _Names:
         return [self.place(column) for column in several]
 
 
-def _marks(missing: Collection[str]) -> tuple[str, ...]:
-    marks = (missing,) if isinstance(missing, str) else missing
-    is_list = isinstance(marks, Collection) and not isinstance(marks, (bytes, Mapping))
-    if not is_list or not all(isinstance(mark, str) for mark in marks):
-        raise ConfigurationError(f"missing must be a list of texts, not {missing!r}")
-    return tuple(marks)
+def _labelled(
+    table: Source, found: Mapping[int, Column], answers: Sequence[int]
+) -> dict[int, Column]:
+    """Return columns without the rows in which what is to be predicted is missing."""
+    gone = np.any([np.isnan(found[at].values) for at in answers], axis=0)
+    rows = np.flatnonzero(~gone)
+    if not rows.size:
+        raise DataError(f"{table.where}: no row has a {found[answers[0]].name!r}")
+    if gone.any():
+        what = " and ".join(repr(found[at].name) for at in answers)
+        _log.warning(
+            "%s: %d of %d rows have no %s: left out", table.where, gone.sum(), len(gone), what
+        )
+    table.chosen = rows
+    return {
+        at: replace(
+            column,
+            values=column.values[rows],
+            seconds=None if column.seconds is None else column.seconds[rows],
+        )
+        for at, column in found.items()
+    }
 
 
 def _name_of(source: Any) -> str:
@@ -275,6 +304,7 @@ def _features(
         else (),
         kinds=() if is_plain else kinds,
         categories={each.name: each.categories for each in columns if each.kind == "category"},
+        incomplete=tuple(name for name, _, values in parts if np.isnan(values).any()),
         dates={
             each.name: formats[each.name]
             for each in columns
@@ -310,7 +340,7 @@ def _classes(table: Source, column: Column) -> _Answers:
     if column.kind == "category":
         if np.isnan(labels).any():
             row = int(np.argmax(np.isnan(labels)))
-            message = f"label in row {row} of column {column.name!r} is missing: leave the row out"
+            message = f"label in row {row} of column {column.name!r} {_MISSING}"
             raise LabelError(f"{table.place(row)}: {message}", row)
         numbers = {name: number for number, name in enumerate(column.categories)}
         return _Answers(labels.astype(np.intp), "classification", len(numbers), numbers)
@@ -324,7 +354,7 @@ def _classes(table: Source, column: Column) -> _Answers:
         if is_whole and not np.isnan(labels[row]):
             remedy = f"categories = [{quoted}] takes numbers as names of classes"
         elif np.isnan(labels[row]):
-            remedy = "it is missing: leave the row out"
+            remedy = f"it {_MISSING}"
         raise LabelError(f"{table.place(row)}: {message} is no integer from 0; {remedy}", row)
     largest = int(labels.argmax())
     classes = classes_of(labels, f"{table.place(largest)}, column {column.name!r}: ")
@@ -335,9 +365,10 @@ def _regression(table: Source, columns: Sequence[Column]) -> _Answers:
     y = np.stack([column.values for column in columns], axis=1)
     if not np.isfinite(y).all():
         row, at = (int(i) for i in np.argwhere(~np.isfinite(y))[0])
-        what = "missing" if np.isnan(y[row, at]) else y[row, at]
+        what = _MISSING if np.isnan(y[row, at]) else f"is {y[row, at]}: leave the row out"
         place = f"{table.place(row)}, column {columns[at].name!r}"
-        raise DataError(f"{place}: the target is {what}: leave the row out")
+        raise DataError(f"{place}: the target {what}")
+    y = narrowed(y, np.float32, lambda row, at: f"{table.place(row)}, column {columns[at].name!r}")
     return _Answers(y, "regression", names=tuple(column.name for column in columns))
 
 
@@ -393,6 +424,13 @@ def _beside(column: Column) -> Array:
     if column.seconds is not None:
         return column.values + column.seconds / 86400
     return column.values
+
+
+def _problem_of_weight(name: str, cell: str) -> str:
+    """Return why a cell of the column of weights is no number."""
+    if not cell or number_of(cell) is not None:
+        return problem_of_number(name, cell)
+    return f"{shown(cell)} is no number, as weights are"
 
 
 def _problem_of_target(name: str, cell: str) -> str:

@@ -59,8 +59,20 @@ class TargetScale:
         return ((y - self.mean) / self.deviation).astype(np.float32)
 
     def in_units(self, values: Array) -> Array:
-        """Return scaled values, shape (..., targets), in the units of the file, in float64."""
-        return values * self.deviation + self.mean
+        """Return scaled values in the units of the file, in float64.
+
+        Parameters
+        ----------
+        values : array, shape (..., targets) or (..., k targets)
+            Of k values of each target, those of the first target come first.
+        """
+        mean, deviation = self.of_outputs(values.shape[-1])
+        return values * deviation + mean
+
+    def of_outputs(self, count: int) -> tuple[Array, Array]:
+        """Return mean and deviation of each of so many outputs, a multiple of the targets."""
+        each = count // len(self.mean)
+        return np.repeat(self.mean, each), np.repeat(self.deviation, each)
 
     def to_json(self) -> dict[str, Any]:
         """Return means and deviations as plain values."""

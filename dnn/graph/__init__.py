@@ -15,12 +15,16 @@ from dnn.graph.node import Node, constant, placeholder, var, variable
 from dnn.graph.operations import *  # noqa: F403 (listed in each module of operations)
 from dnn.graph.passes import Graph, explain, graph_of, optimise
 from dnn.graph.plan import Arena, Plan, evaluate, run_eagerly
+from dnn.graph.statistics import Statistics, StatisticsRow, both_forms, statistics
 
 __all__ = [
     "Arena",
     "Graph",
     "Node",
     "Plan",
+    "Statistics",
+    "StatisticsRow",
+    "both_forms",
     "constant",
     "evaluate",
     "explain",
@@ -30,6 +34,7 @@ __all__ = [
     "optimise",
     "placeholder",
     "run_eagerly",
+    "statistics",
     "var",
     "variable",
 ]

@@ -17,6 +17,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.data.preparation import Brightness, Step
+from dnn.data.targets import TargetScale
 from dnn.errors import CheckpointError, ConfigurationError, MissingDependencyError
 from dnn.layers import (
     GRU,
@@ -88,6 +89,7 @@ def export_onnx(
     *,
     preparation: Sequence[Step] = (),
     features: int | None = None,
+    scale: TargetScale | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the prediction of a network as an ONNX model.
@@ -102,6 +104,8 @@ def export_onnx(
     features : int, optional
         Of a raw sample, where there is a preparation; the model then has a second output,
         ``probabilities``, if the network classifies.
+    scale : TargetScale, optional
+        Of the targets, in whose units the model predicts then.
     metadata : mapping, optional
         Texts, or values of JSON, for the properties of the model.
 
@@ -126,7 +130,19 @@ def export_onnx(
         if preparation and isinstance(preparation[0], Brightness):
             of_input = onnx.TensorProto.UINT8
         x = writer.prepared(x, preparation, first)
-    writer.node("Identity", [writer.chain(layers, x)], "y")
+    out = writer.chain(layers, x)
+    if features is not None and network.loss.takes == "counts":
+        out = writer.node("Exp", [out], "expected")
+    if scale is not None:
+        mean, deviation = (
+            writer.tensor(f"targets.{name}", values.astype(network.dtype))
+            for name, values in zip(
+                ("mean", "deviation"), scale.of_outputs(network.output_shape[-1]), strict=True
+            )
+        )
+        out = writer.node("Mul", [out, deviation], "targets.scaled")
+        out = writer.node("Add", [out, mean], "targets.shifted")
+    writer.node("Identity", [out], "y")
     outputs = [onnx.helper.make_tensor_value_info("y", kind, ["batch", *network.output_shape])]
     if features is not None and network.loss.classifies:
         if network.loss.needs:  # of a softmax, say: the outputs are probabilities
@@ -137,6 +153,10 @@ def export_onnx(
         outputs.append(
             onnx.helper.make_tensor_value_info("probabilities", kind, ["batch", classes])
         )
+    if features is not None and network.loss.takes == "labels":
+        writer.node("Sigmoid", ["y"], "probabilities")
+        shape_of_y = ["batch", *network.output_shape]
+        outputs.append(onnx.helper.make_tensor_value_info("probabilities", kind, shape_of_y))
     graph = onnx.helper.make_graph(
         writer.nodes,
         "dnn",
@@ -326,8 +346,7 @@ def _embedding(writer: _Writer, layer: Embedding, x: str) -> str:
 
 def _embed_columns(writer: _Writer, layer: EmbedColumns, x: str) -> str:
     name = layer.name
-    (features,) = layer.input_shape
-    first = features - len(layer.count)
+    first = layer.first
     parts = []
     if first:
         others = writer.tensor(f"{name}.others", np.arange(first))

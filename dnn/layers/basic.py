@@ -33,6 +33,7 @@ __all__ = [
     "FullyConnected",
     "Input",
     "Output",
+    "RadialBasis",
     "Reshape",
     "Residual",
     "SpatialDropout",
@@ -231,6 +232,45 @@ class Activation(Layer):
     def forward(self, x: Node) -> Node:
         """Return the function of `x`."""
         return self._apply(x)
+
+
+class RadialBasis(Layer):
+    """Gaussian radial basis functions of each element, ``e^(-(epsilon x)^2)`` [1]_.
+
+    Parameters
+    ----------
+    epsilon : float, above 0
+        How narrow they are; where it is trained, the first value.
+    trained : bool
+        Whether `epsilon` is a parameter of the layer; else it stays as it is.
+
+    Raises
+    ------
+    ConfigurationError
+        If `epsilon` is not above 0.
+
+    References
+    ----------
+    .. [1] Broomhead and Lowe, Multivariable functional interpolation and adaptive networks, 1988.
+    """
+
+    @explains_arguments
+    def __init__(self, epsilon: float = 1.0, trained: bool = True) -> None:
+        super().__init__()
+        if not 0 < epsilon < math.inf:
+            raise ConfigurationError(f"RadialBasis: epsilon must be above 0, not {epsilon!r}")
+        self.epsilon = float(epsilon)
+        self.trained = bool(trained)
+        self._width: Node | float = self.epsilon
+
+    def build(self, shape: Shape) -> None:
+        """Declare the width, if it is trained."""
+        if self.trained:
+            self._width = self.parameter("epsilon", (1,), constant(self.epsilon))
+
+    def forward(self, x: Node) -> Node:
+        """Return the functions of `x`."""
+        return operations.rbf(x, self._width)
 
 
 class Nested(Layer):

@@ -75,11 +75,17 @@ class EmbedColumns(Layer):
         if len(shape) != 1 or shape[0] < len(self.count):
             message = f"{self.name} takes vectors of at least {len(self.count)} numbers"
             raise ShapeError(self.name, f"{message}, not samples of shape {shape}", shape)
+        self._first = shape[0] - len(self.count)
         initializer = normal(0.0, 1.0) if self.initializer is None else self.initializer
         self.weights = [
             self.parameter(f"weight_{number}", (count, units), initializer)
             for number, (count, units) in enumerate(zip(self.count, self.units, strict=True), 1)
         ]
+
+    @property
+    def first(self) -> int:
+        """The place of the first column of categories, once the layer is built."""
+        return self._first
 
     def check_samples(self, name: str, samples: Array) -> Array:
         """Raise `DataError` if a number of a category is none, or has no vector."""
@@ -95,10 +101,9 @@ class EmbedColumns(Layer):
 
     def forward(self, x: Node) -> Node:
         """Return the other columns, and behind them the vectors."""
-        first = x.shape[1] - len(self.count)
-        parts = [x[:, :first]] if first else []
+        parts = [x[:, : self._first]] if self._first else []
         for at, weight in enumerate(self.weights):
-            codes = operations.cast(x[:, first + at], np.intp)
+            codes = operations.cast(x[:, self._first + at], np.intp)
             known = 1.0 - operations.cast(operations.equal(codes, 0), self.dtype)
             vectors = operations.take_rows(weight, codes)
             parts.append(vectors * operations.expand_dims(known, -1))

@@ -161,6 +161,20 @@ class Loss:
         """
         return targets
 
+    def output_names(self, targets: Sequence[str]) -> list[str]:
+        """Return the names of the outputs of a network, from those of its targets.
+
+        Parameters
+        ----------
+        targets : sequence of str
+
+        Returns
+        -------
+        list of str
+            If not overridden, those of the targets.
+        """
+        return list(targets)
+
     def class_count(self, outputs: Shape) -> int:
         """Return the number of classes that a network predicts.
 

@@ -112,6 +112,10 @@ class QuantileLoss(ElementwiseLoss):
         """Return the number of targets times that of quantiles."""
         return targets * len(self.quantiles)
 
+    def output_names(self, targets: Sequence[str]) -> list[str]:
+        """Return a name for each quantile of each target, such as ``price_0.1``."""
+        return [f"{name}_{share:g}" for name in targets for share in self.quantiles]
+
     def target_count(self, outputs: Shape) -> int:
         """Return the number of targets.
 

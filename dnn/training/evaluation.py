@@ -78,10 +78,10 @@ def evaluate(
                     every = outputs.reshape(*predicted.shape, -1)
                     quantiles = np.array(network.loss.quantiles)
                     more = mean_pinball(truth, every, quantiles, deviation)
-                    found = [{**one, **other} for one, other in zip(found, more, strict=True)]
+                    found = [{**usual, **extra} for usual, extra in zip(found, more, strict=True)]
     if metrics and given is not None and found is not None:
         more = scores(metrics, given)
-        found = [{**one, **other} for one, other in zip(found, more, strict=True)]
+        found = [{**usual, **extra} for usual, extra in zip(found, more, strict=True)]
     return _results((total / samples.count).reshape(-1), found)
 
 

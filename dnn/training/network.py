@@ -32,6 +32,7 @@ from dnn.graph.node import (
 from dnn.graph.operation import with_models
 from dnn.graph.passes import checking_passes, precision_passes
 from dnn.graph.plan import Arena, Plan
+from dnn.graph.statistics import both_forms
 from dnn.initializers import DETERMINISTIC
 from dnn.layers import Input, Layer
 from dnn.layers.layer import NoiseSource, Parameter, build_all
@@ -119,6 +120,18 @@ def load_rows(ops: Ops, values: Any, rows: Array, place: Array) -> None:
         ops.load(values[rows], place)
     else:
         ops.take_rows(values, ops.asarray(rows), place)
+
+
+class _Composed(NamedTuple):
+    """The nodes of a plan: its edges, all that it computes, and gradients with their arrays."""
+
+    x: Node
+    target: Node
+    weight: Node | None
+    loss: Node
+    outputs: Node
+    wanted: list[Node]
+    into: list[tuple[Node, Array]]
 
 
 class NetworkArguments(NamedTuple):
@@ -354,6 +367,25 @@ class Network:
         passes: Sequence[str] | None = None,
         by_average: bool = False,
     ) -> BatchPlan:
+        x, target, weight, loss, outputs, wanted, into = self._composed(kind, batch)
+        plan, now = self._planned(wanted, into, arena or self._arena, passes, by_average)
+
+        def at(node: Node) -> Array:
+            return plan[now[node]]
+
+        trains = kind in ("training", "weighted training")
+        shown = None if trains and self.classes_to_tally is None else at(outputs)
+        weights = None if weight is None else at(weight)
+        return BatchPlan(plan, self.ops, at(x), at(target), at(loss), shown, weights)
+
+    def explain(self, kind: PlanKind, batch: int) -> str:
+        """Return the graph of a plan as text, as it is written and as it is computed."""
+        *_, wanted, into = self._composed(kind, batch)
+        nodes = [*wanted, *(node for node, _ in into)]
+        now = self._for_models(nodes)
+        return both_forms([now[node] for node in nodes], self.passes, self.ops)
+
+    def _composed(self, kind: PlanKind, batch: int) -> _Composed:
         x = placeholder((batch, *self.input_shape), self.input_dtype, "x")
         trains = self._begin(kind)
         outputs = self.outputs(x)
@@ -375,14 +407,7 @@ class Network:
                 wanted.append(operations.assign(self._noise.step, next_step))
         else:
             wanted.append(outputs)
-        plan, now = self._planned(wanted, into, arena or self._arena, passes, by_average)
-
-        def at(node: Node) -> Array:
-            return plan[now[node]]
-
-        shown = None if trains and self.classes_to_tally is None else at(outputs)
-        weights = None if weight is None else at(weight)
-        return BatchPlan(plan, self.ops, at(x), at(target), at(loss), shown, weights)
+        return _Composed(x, target, weight, loss, outputs, wanted, into)
 
     def _begin(self, kind: PlanKind) -> bool:
         """Prepare layers for composing a plan; return whether the plan trains."""

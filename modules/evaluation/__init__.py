@@ -13,6 +13,7 @@ trial with an honest estimate.
 
 from .bias import BiasReport, SelectionBias, luck
 from .folds import EvaluationError, Fold, NestedFold, holdout, k_fold, nested_folds
+from .oddities import oddities
 from .splits import (
     SPLIT_COLUMNS,
     Evaluated,
@@ -23,7 +24,6 @@ from .splits import (
     collect,
     jobs_of,
     means,
-    oddities,
     prepared,
     strata_of,
 )

@@ -8,8 +8,10 @@ winner is reported beside an estimate on rows that had no part in the choice.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Final
 
 from ..objective import Objective, ObjectiveError
 from .splits import Evaluated
@@ -80,6 +82,7 @@ class SelectionBias:
         # (score, -trial) of the best trial by the naive protocol, and its score in each split.
         self._naive: tuple[float, int] | None = None
         self._naive_splits: list[float] = []
+        self._naive_errors: Mapping[str, float] = {}
         # For each split: (score of the chosen trial, -trial), and its score on the test rows.
         self._chosen: list[tuple[tuple[float, int], float]] = []
         self._is_nested = False
@@ -98,6 +101,7 @@ class SelectionBias:
         naive = (fmean(scores), -trial)
         if self._naive is None or naive > self._naive:
             self._naive, self._naive_splits = naive, scores
+            self._naive_errors = evaluated.errors
         chosen = [
             ((score, -trial), final)
             for score, final in zip(choice, scores, strict=True)
@@ -150,10 +154,21 @@ class SelectionBias:
         if self._is_nested or self.trials < 2:
             return ""
         text = f"the rows that score the best of {self.trials} trials are those that chose it"
-        if len(self._chosen) == 1 and self._rows and self._objective.text == "accuracy":
-            gain = luck(self.trials, self._rows, naive)
-            text += f"; on {self._rows} rows, luck alone can give {gain:.2f} of its accuracy"
+        if len(self._chosen) == 1 and self._rows:
+            metric = self._objective.text
+            if metric in _SHARES_OF_ROWS:
+                gain = f"{luck(self.trials, self._rows, naive):.2f} of its {metric}"
+                text += f"; on {self._rows} rows, luck alone can give {gain}"
+            elif metric in self._naive_errors:
+                gain = (
+                    f"{luck_of_means(self.trials, self._naive_errors[metric]):.3g} of its {metric}"
+                )
+                text += f"; on {self._rows} rows, luck alone can give {gain}"
         return text + '; report evaluation.method = "nested"'
+
+
+_SHARES_OF_ROWS: Final = ("accuracy", "exact_match")
+"""Metrics that are the share of rows that are predicted rightly."""
 
 
 def luck(trials: int, rows: int, accuracy: float) -> float:
@@ -198,3 +213,33 @@ def luck(trials: int, rows: int, accuracy: float) -> float:
         reached = expected_best(middle) >= accuracy - 0.5 / rows
         low, high = (low, middle) if reached else (middle, high)
     return max(accuracy - high, 0.0)
+
+
+def luck_of_means(trials: int, standard_error: float) -> float:
+    """Return how much the best of some equally good models may look better than they are.
+
+    Parameters
+    ----------
+    trials : int, at least 1
+        Number of models. Their errors are taken as independent, where luck can do most.
+    standard_error : float
+        Of the score of one model, over the rows that score it.
+
+    Returns
+    -------
+    float
+        The standard error times the expected largest of as many normal deviates. Zero for one
+        model.
+
+    References
+    ----------
+    .. [1] David, Nagaraja, Order Statistics, 3rd edition, 2003, section 3.1.
+    """
+    import numpy as np
+
+    x = np.linspace(-9.0, 9.0, 3601)
+    below = np.array([0.5 * math.erfc(-value / math.sqrt(2.0)) for value in x])
+    # By parts: the mean is the upper end less the integral of the distribution of the largest.
+    powers = below**trials
+    area = float(((powers[1:] + powers[:-1]) / 2 * np.diff(x)).sum())
+    return float(standard_error * max(x[-1] - area, 0.0))

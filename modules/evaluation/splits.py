@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
@@ -27,6 +27,7 @@ from .by_column import (
     grouped_holdout,
     holdout_by_time,
 )
+from .errors import standard_errors
 from .folds import EvaluationError, Fold, NestedFold, Rows, holdout, k_fold, nested_folds
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 ClassWeight: TypeAlias = "Literal['balanced'] | Mapping[str, float]"
 _SHOWN: Final = 8
 """Most labels that a remark names."""
-_MANY: Final = 20
-"""Categories of a column that are not too many, however few rows there are."""
 
 
 _ONLY = {
@@ -179,102 +178,6 @@ def strata_of(data: Dataset) -> npt.NDArray[Any]:
     return np.zeros(len(data), np.intp) if data.strata is None else data.strata
 
 
-def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str]:
-    """Yield a line, with its remedy, for each thing that is odd.
-
-    Labels without rows, such as 0 where labels begin with 1; a single class; classes that are
-    scored and never trained on; texts that differ in almost all rows; rows to score that equal rows
-    to train on. `splits` are the rows to train on and those to score in each training of a trial.
-    """
-    import numpy as np
-
-    is_classes = data.task == "classification"
-    if is_classes and len(np.unique(data.y)) == 1:
-        label = data.class_names[data.y[0]] if data.class_names else data.y[0]
-        yield (
-            f"{data.name}: all {len(data):,} rows have the label {label}: there is nothing to "
-            "learn; look whether the column of the labels is the right one"
-        )
-        return
-    if is_classes:
-        yield from _odd_labels(data)
-    yield from _odd_categories(data)
-    equal = _numbered(data.x)
-    unseen: set[int] = set()
-    is_known, is_in_test = (np.zeros(len(data), bool) for _ in range(2))
-    for train, test in splits:
-        if is_classes:
-            unseen.update(np.setdiff1d(data.y[test], data.y[train]).tolist())
-        seen = np.zeros(len(data), bool)
-        seen[equal[train]] = True
-        is_known[test[seen[equal[test]]]] = True
-        is_in_test[test] = True
-    if unseen:
-        names = _listed([data.class_names[at] if data.class_names else at for at in sorted(unseen)])
-        yield (
-            f"{data.name}: rows of class {names} are scored by networks that were trained on none: "
-            "add rows, or leave that class out"
-        )
-    if is_known.any():
-        count, of = int(is_known.sum()), int(is_in_test.sum())
-        yield (
-            f"{data.name}: {count:,} of {of:,} rows that are scored ({_percent(count, of)}) equal "
-            "rows that were trained on, so scores are better than on new rows: keep equal rows once"
-        )
-
-
-def _odd_labels(data: Dataset) -> Iterator[str]:
-    """Yield a line if there are numbers of classes that no row has."""
-    import numpy as np
-
-    absent = np.flatnonzero(data.class_counts == 0).tolist()
-    if absent == [0]:
-        yield (
-            f"{data.name}: the labels begin with 1, and networks have an output for a class 0 too: "
-            "number the labels from 0"
-        )
-    elif absent:
-        yield (
-            f"{data.name}: no row has the label {_listed(absent)}, and networks have an output for "
-            f"each label up to {data.classes - 1}: number the labels from 0, without gaps"
-        )
-
-
-def _odd_categories(data: Dataset) -> Iterator[str]:
-    """Yield a line for each column of texts that is another one in almost every row."""
-    if data.columns is None:
-        return
-    for name, categories in data.columns.categories.items():
-        if len(categories) > max(_MANY, len(data) / 2):
-            yield (
-                f"{data.name}: column {name!r} has {len(categories):,} categories in "
-                f"{len(data):,} rows, so new rows will have others: leave it out, "
-                f'reading.drop = ["{name}"]'
-            )
-
-
-def _numbered(x: npt.NDArray[Any]) -> Rows:
-    """Return a number for each row, the same for rows of equal values."""
-    import numpy as np
-
-    # + 0 makes a zero of a negative zero. A hash of 64 bits: two rows of a million that differ
-    # have the same by a chance of one in ten million.
-    hashes = np.array([hash((row + 0).tobytes()) for row in x])
-    numbers: Rows = np.unique(hashes, return_inverse=True)[1].astype(np.intp, copy=False)
-    return numbers
-
-
-def _listed(labels: Sequence[Any]) -> str:
-    names = [str(label) for label in labels[:_SHOWN]]
-    more = len(labels) - len(names)
-    return " or ".join([", ".join(names), *([f"{more} more"] if more else [])])
-
-
-def _percent(count: int, of: int) -> str:
-    share = 100 * count / of
-    return f"{share:.0f}%" if share >= 1 else f"{share:.1g}%"
-
-
 # -- the trainings of a trial ---------------------------------------------------------------------
 
 Metrics = Mapping[str, float]
@@ -309,11 +212,14 @@ class Evaluated:
     """For each nested split, the metrics on rows that have no part in the choice; else empty."""
     rows: int = 0
     """How many rows are scored in a split, rounded down; 0 where that is unknown."""
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """Standard errors of metrics over the rows of the only split, where they are known."""
 
     def splits(self) -> dict[str, Any]:
         """Return the metrics of each split as plain values, for a ledger."""
         if len(self.choice) == 1 and not self.test:
-            return {"rows": self.rows}  # the metrics are those of the only split
+            errors = {"errors": dict(self.errors)} if self.errors else {}
+            return {"rows": self.rows, **errors}  # the metrics are those of the only split
         return {"rows": self.rows, "choice": list(self.choice), "test": list(self.test)}
 
     @classmethod
@@ -321,7 +227,8 @@ class Evaluated:
         """Return the evaluation whose metrics and `splits` these are."""
         own = dict(metrics)
         choice = tuple(splits.get("choice", (own,)))
-        return cls(own, choice, tuple(splits.get("test", ())), splits["rows"])
+        test = tuple(splits.get("test", ()))
+        return cls(own, choice, test, splits["rows"], splits.get("errors", {}))
 
 
 def jobs_of(splits: Sequence[Fold]) -> list[TrainingJob]:
@@ -405,6 +312,8 @@ class SplitData:
         What the targets are, as `dnn.Loss.takes` has it.
     shape : tuple of int, optional
         Channels, height and width, if each row is an image; time steps and features of sequences.
+    embeds : tuple of int
+        How many categories each of the last columns has, where they are to be embedded.
     in_rows : bool
         Whether images are flattened to rows of numbers; images to augment keep their shape.
     prepared : Dataset
@@ -439,7 +348,24 @@ class SplitData:
         self.validation = DeviceData(held_out, validation.y, deviation=deviation)
         self.count, self.features = len(x), math.prod(x.shape[1:])
         self.outputs, self.takes = training.outputs, TAKES[training.task]
+        self.embeds = training.embeds
         self.in_rows = not augment
+
+    def in_units(self, predicted: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return predictions in the units of the file, if targets were scaled."""
+        scale = self.prepared.scale
+        return predicted if scale is None else scale.in_units(predicted)
+
+    def standard_errors(self, predicted: npt.NDArray[Any]) -> dict[str, float]:
+        """Return the standard errors of metrics of predictions for the rows to score.
+
+        Empty unless the targets are numbers.
+        """
+        if self.takes != "values":
+            return {}
+        deviation = self.validation.deviation
+        y: Any = self.validation.y
+        return standard_errors(y, predicted, 1.0 if deviation is None else deviation)
 
     @property
     def is_sequence(self) -> bool:
@@ -488,6 +414,11 @@ class PreparedSplits:
         self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
         self._kept: dict[int, SplitData] = {}
         self._are_counts = False
+
+    @property
+    def data(self) -> Dataset:
+        """All rows, as they were read."""
+        return self._data
 
     @cached_property
     def of_counts(self) -> PreparedSplits:

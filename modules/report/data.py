@@ -19,12 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappush, heapreplace
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from diel import format_value
 
 from ..pareto import ParetoFront
+from ..predictions import Predictions, read_predictions
 from ..trial import METRICS
 from .markup import LARGEST, as_number, show
 from .panels import LinearScale, focus
@@ -84,7 +86,8 @@ class Sweep:
         What tells it from other sweeps of that name, in a few words.
     model : mapping of str to str
         How to use the model of the best trial: its ``file``, a ``command`` that scores new rows
-        with it, and the same in ``python``; empty if there is none.
+        with it, and the same in ``python``; and the file of its ``predictions``, if there is one.
+        Empty if there is no model.
     """
 
     name: str
@@ -437,6 +440,12 @@ class SweepView:
     def sweep(self) -> Sweep:
         """The sweep that the rows are from."""
         return self.selection.sweep
+
+    @cached_property
+    def predictions(self) -> Predictions | None:
+        """Predictions of the best trial's model, if they are there."""
+        file = self.sweep.model.get("predictions")
+        return None if file is None else read_predictions(Path(file))
 
     @property
     def trials_text(self) -> str:

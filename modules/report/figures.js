@@ -157,12 +157,12 @@ globalThis.DielFigures = (() => {
 
     tellCell(svg, event) {
       this.light(null);
-      const { names, labels: [across, up], value, trials, box } = JSON.parse(svg.dataset.plane);
+      const { names, labels: [across, up], value, trials, told, box } = JSON.parse(svg.dataset.plane);
       const [left, top, right, bottom] = box, point = inside(svg, event);
       const i = Math.floor((point.x - left) / (right - left) * across.length);
       const j = Math.floor((bottom - point.y) / (bottom - top) * up.length);
       if (value[i]?.[j] === undefined) return;
-      showTip(event, [[names[0], across[i]], [names[1], up[j]], ["expected", value[i][j]], ["trials", trials[i][j]]]);
+      showTip(event, [[names[0], across[i]], [names[1], up[j]], [told[0], value[i][j]], [told[1], trials[i][j]]]);
     }
 
     click(event) {

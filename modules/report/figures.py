@@ -1,4 +1,4 @@
-"""The figures by name: history, cost, curves, parallel, importance, contour, timeline.
+"""The figures by name: history, cost, curves, predictions, residuals, confusion, parallel, ...
 
 A function that is decorated with `figure` is called with what is `Known` of a sweep, and returns
 None where it has nothing to show. Figures show a `SweepView`, so their size is bounded whatever the
@@ -8,6 +8,7 @@ number of trials. All names in them are as the user wrote them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -48,6 +49,9 @@ _PLANES: Final = 6
 _PAIRS: Final = 3
 _WEAK: Final = 0.3
 _FEW_METRICS: Final = 4
+_TARGETS: Final = 6
+"""Most targets whose predictions are drawn."""
+_CLASSES: Final = 30
 
 
 @dataclass(frozen=True)
@@ -242,6 +246,102 @@ _CURVES: Final = {
     "stopped": "stopped early",
     "running": "running",
 }
+
+
+# -- predictions of the best trial ----------------------------------------------------------------
+
+_OF_BEST: Final = "Predictions of the best trial for rows that it was not trained on"
+
+
+def _of_regression(known: Known) -> list[tuple[str, list[float], list[float]]]:
+    found = known.view.predictions
+    return [] if found is None or not found.are_values else [*found.pairs()][:_TARGETS]
+
+
+@figure
+def predictions(known: Known) -> Figure | None:
+    """Describe what the best trial predicts against what is true, of each target."""
+    panels = []
+    several = _of_regression(known)
+    for name, true, predicted in several:
+        scale = _with_room([*true, *predicted])
+        ends = [scale.low, scale.high]
+        layers = [
+            Layer("dots", "cloud", "rows", true, predicted),
+            Layer("line", "best", "right predictions", ends, ends),
+        ]
+        axes = Axis(name, scale), Axis(f"predicted {name}", scale)
+        caption = name if len(several) > 1 else ""
+        panels.append(Plot(*axes, layers, f"predicted {name} against true", caption))
+    if not panels:
+        return None
+    note = f"{_OF_BEST}, in the units of the data: on the line they are right."
+    title = "Predicted against true"
+    return Figure("predictions", title, note, panels, lambda _: (), is_wide=len(panels) > 1)
+
+
+@figure
+def residuals(known: Known) -> Figure | None:
+    """Describe what is left, true less predicted, against what is predicted, of each target."""
+    panels = []
+    several = _of_regression(known)
+    for name, true, predicted in several:
+        left = [a - b for a, b in zip(true, predicted, strict=True)]
+        most = 1.08 * max(map(abs, left)) or 1.0
+        across = _with_room(predicted)
+        layers = [
+            Layer("dots", "cloud", "rows", predicted, left),
+            Layer("line", "best", "right predictions", [across.low, across.high], [0.0, 0.0]),
+        ]
+        axes = (
+            Axis(f"predicted {name}", across),
+            Axis(f"residual of {name}", LinearScale(-most, most)),
+        )
+        caption = name if len(several) > 1 else ""
+        panels.append(Plot(*axes, layers, f"residuals of {name}", caption))
+    if not panels:
+        return None
+    note = (
+        "What is true less what is predicted, in the units of the data. A bend, or a fan that "
+        "opens, is something that the network has not learned."
+    )
+    return Figure("residuals", "Residuals", note, panels, lambda _: (), is_wide=len(panels) > 1)
+
+
+@figure
+def confusion(known: Known) -> Figure | None:
+    """Describe how many rows of each class got which prediction; of labels, who had and got it."""
+    found = known.view.predictions
+    if found is None:
+        return None
+    panels: list[Heatmap] = []
+    if found.is_class:
+        panels = [_confused("", found.true[0], found.predicted[0])]
+    elif not found.are_values:
+        given = zip(found.names, found.true, found.predicted, strict=True)
+        panels = [_confused(name, *pair) for name, *pair in [*given][:_PLANES]]
+    panels = [panel for panel in panels if len(panel.labels[0]) <= _CLASSES]
+    if not panels:
+        return None
+    note = f"{_OF_BEST}: how many of each class got each prediction; the diagonal is right."
+    return Figure("confusion", "Confusion", note, panels, lambda _: (), is_wide=len(panels) > 1)
+
+
+def _confused(name: str, true: Sequence[str], predicted: Sequence[str]) -> Heatmap:
+    labels = sorted({*true, *predicted}, key=natural)
+    counts = Counter(zip(predicted, true, strict=True))
+    total = Counter(true)
+    return Heatmap(
+        "predicted",
+        "true" if name else "class",
+        (labels, labels[::-1]),
+        [[counts[guess, each] / (total[each] or 1) for each in labels[::-1]] for guess in labels],
+        [[counts[guess, each] for each in labels[::-1]] for guess in labels],
+        True,
+        "share of its class",
+        "rows",
+        name,
+    )
 
 
 # -- parameters -----------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ _LOG_FROM: Final = 20.0
 """Ratio of the largest to the smallest value from which an axis may be logarithmic."""
 _FAR: Final = 2.5
 _FINEST: Final = 1e-290
+_MOST_WRITTEN: Final = 12
+"""Most labels of a plane whose cells have numbers."""
 
 
 class Scale(Protocol):
@@ -323,6 +325,11 @@ class Heatmap:
         Whether large values are the good ones.
     title : str
         What the values are.
+    counted : str
+        What `trials` counts, and where that is not trials: then the counts are written, in the
+        place of dots.
+    of : str
+        What tells it from others beside it, if it does not count trials; it is large without.
     """
 
     x: str
@@ -332,21 +339,39 @@ class Heatmap:
     trials: Sequence[Sequence[int]]
     maximise: bool
     title: str
+    counted: str = "trials"
+    of: str = ""
 
     @property
     def caption(self) -> str:
-        """Names both axes: there are several planes beside each other."""
-        return f"{self.x} and {self.y}"
+        """Names both axes, where there are several planes beside each other; else empty."""
+        return f"{self.x} and {self.y}" if self.are_trials else self.of
 
     @property
     def label(self) -> str:
         """What it shows, for those who cannot see it."""
-        return f"{self.title} with each {self.caption}"
+        return f"{self.title} with each {self.x} and {self.y}"
 
     def scales(self) -> tuple[NamedScale, NamedScale]:
         """Return the scales of both axes."""
         across, up = self.labels
-        return NamedScale(across, most=5, in_bands=True), NamedScale(up, most=8, in_bands=True)
+        if self.are_trials:
+            return NamedScale(across, most=5, in_bands=True), NamedScale(up, most=8, in_bands=True)
+        room = (270 if self.of else 470) // (7 * min(14, max(map(len, across))) + 10)
+        return (
+            NamedScale(across, most=max(2, room), in_bands=True),
+            NamedScale(up, most=_MOST_WRITTEN, in_bands=True),
+        )
+
+    @property
+    def are_trials(self) -> bool:
+        """Whether dots show where trials have been."""
+        return self.counted == "trials"
+
+    @property
+    def writes_counts(self) -> bool:
+        """Whether there is room for a number in each cell."""
+        return not self.are_trials and max(map(len, self.labels)) <= _MOST_WRITTEN
 
 
 @dataclass(frozen=True)

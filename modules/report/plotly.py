@@ -299,7 +299,7 @@ def _plane(plane: Heatmap, colours: Theme, *, visible: bool) -> list[Dictionary]
     """Return the surface of a pair, and dots where trials have been."""
     xs, ys = ([plain(label) for label in labels] for labels in plane.labels)
     surface = {
-        "type": "contour" if min(len(xs), len(ys)) > 3 else "heatmap",
+        "type": "contour" if min(len(xs), len(ys)) > 3 and plane.are_trials else "heatmap",
         "x": xs,
         "y": ys,
         "z": [[row[place] for row in plane.value] for place in range(len(ys))],
@@ -308,11 +308,14 @@ def _plane(plane: Heatmap, colours: Theme, *, visible: bool) -> list[Dictionary]
         "hovertemplate": "%{x}, %{y}: %{z:.4g}<extra></extra>",
         "visible": visible,
     }
+    if plane.writes_counts:
+        counts = [[str(row[place] or "") for row in plane.trials] for place in range(len(ys))]
+        surface |= {"text": counts, "texttemplate": "%{text}"}
     tried = [
         (x, y, plane.trials[i][j])
         for i, x in enumerate(xs)
         for j, y in enumerate(ys)
-        if plane.trials[i][j]
+        if plane.trials[i][j] and plane.are_trials
     ]
     most = max((count for _, _, count in tried), default=1)
     dots = {

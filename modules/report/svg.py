@@ -181,7 +181,10 @@ _LAYERS: Final[dict[str, Callable[[Layer, Frame], Markup]]] = {
 def _(plane: Heatmap, width: float, written: Written) -> Markup:
     """Draw a path for each shade, and a dot wherever trials have been."""
     x, y = plane.scales()
-    frame = Frame(*_PLANE, x, y, 64.0)
+    size = _PLANE if plane.caption else (width, _PLANE[1])
+    longest = max(map(len, plane.labels[1]), default=0)
+    left = 64.0 if plane.are_trials else min(120.0, longest * _LETTER + 24)
+    frame = Frame(*size, x, y, left)
     values = [value for row in plane.value for value in row]
     low, high = min(values), max(values)
     left, right = frame.across(0.0), frame.across(1.0)
@@ -189,7 +192,7 @@ def _(plane: Heatmap, width: float, written: Written) -> Markup:
     step_x = (right - left) / len(x.labels)
     step_y = (bottom - top) / len(y.labels)
     paths: dict[int, list[str]] = {}
-    tried = []
+    tried, numbers = [], []
     for i, row in enumerate(plane.value):
         for j, value in enumerate(row):
             where = (value - low) / (high - low) if high > low else 0.5
@@ -201,18 +204,24 @@ def _(plane: Heatmap, width: float, written: Written) -> Markup:
                 f"H{place(across - step_x / 2)}z"
             )
             paths.setdefault(shade, []).append(box)
-            if plane.trials[i][j]:
+            if plane.trials[i][j] and plane.are_trials:
                 tried.append(f"M{place(across)},{place(down)}h0")
+            if plane.trials[i][j] and plane.writes_counts:
+                count = f"{plane.trials[i][j]:,}"
+                inside = " inside" if shade > SHADES // 2 else ""
+                numbers.append(text(across, down + 4, count, f"count middle{inside}"))
     told = {
         "names": [written(plane.x), written(plane.y)],
         "labels": [*plane.labels],
         "value": [[float(f"{value:.4g}") for value in row] for row in plane.value],
         "trials": plane.trials,
+        "told": ["expected" if plane.are_trials else plane.title, plane.counted],
         "box": [round(edge, 1) for edge in (left, top, right, bottom)],
     }
     content = [
         *(tag("path", d="".join(boxes), class_=f"cell q{shade}") for shade, boxes in paths.items()),
         tag("path", d="".join(tried), class_="dots tried"),
+        *numbers,
     ]
     return frame.draw(
         content,

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..predictions import place_of_predictions, read_predictions
 from .ledger import FINISHED, STOPPED, ledgers_in, plain
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def provenance_of(
 def how_to_use(run_dir: Path, ledger: Path) -> dict[str, str]:
     """Return how to use the model of the best trial: its ``file``, a ``command`` and ``python``.
 
-    Empty if there is none, or it is none of our files.
+    And the file of its ``predictions``, if there is one. Empty if there is no model, or it is none
+    of our files.
     """
     file = ledger.with_name(BEST + SUFFIX)
     if not file.is_file():
@@ -66,11 +68,15 @@ def how_to_use(run_dir: Path, ledger: Path) -> dict[str, str]:
     is_alone = len(ledgers_in(run_dir)) < 2
     which = [] if is_alone else ["--sweep", ledger.parent.name]
     name = "" if is_alone else repr(ledger.parent.name)
+    predictions = place_of_predictions(file)
+    known = read_predictions(predictions)
+    predict = "predict_class" if known is None or known.is_class else "predict"
     return {
+        **({} if known is None else {"predictions": str(predictions)}),
         "file": str(file),
         "command": shlex.join(["diel", "predict", str(run_dir), "NEW.csv", *which]),
         "python": f"import diel\n\nmodel = diel.open_run({str(run_dir)!r}).best_model({name})\n"
-        'model.predict_class("NEW.csv")',
+        f'model.{predict}("NEW.csv")',
     }
 
 

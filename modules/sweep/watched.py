@@ -261,6 +261,8 @@ class WatchedSweep:
 
         They know the colours of both themes.
         """
+        model = how_to_use(self.run_dir, self._ledger)
+        self._selection.sweep = replace(self._selection.sweep, model=model)
         view = self.view()
         running = {trial: self._curve_of(curve) for trial, curve in self._running.items()}
         figures = figures_of(view, self._importance.of(view), running)

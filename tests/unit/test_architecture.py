@@ -61,7 +61,7 @@ LAYERS = {
     "modules": """
         attributes problems
         layer_list
-        hyperparameters parallel pareto space tabular trial
+        hyperparameters parallel pareto predictions space tabular trial
         objective strategies
         evaluation
         trial_plan
@@ -429,6 +429,7 @@ def test_the_public_names_of_dnn() -> None:
         "Dropout",
         "DtypeError",
         "EarlyStopping",
+        "EmbedColumns",
         "Embedding",
         "Ensemble",
         "Epoch",
@@ -478,6 +479,7 @@ def test_the_public_names_of_dnn() -> None:
         "Pruning",
         "QuantileLoss",
         "RMSProp",
+        "RadialBasis",
         "Reshape",
         "Residual",
         "RoutineTable",

@@ -22,6 +22,7 @@ from dnn.graph.operations import (
     shapes,
     slices,
     states,
+    systems,
 )
 from dnn.graph.operations.activations import *
 from dnn.graph.operations.arithmetic import *
@@ -38,10 +39,11 @@ from dnn.graph.operations.reductions import *
 from dnn.graph.operations.shapes import *
 from dnn.graph.operations.slices import *
 from dnn.graph.operations.states import *
+from dnn.graph.operations.systems import *
 
 __all__: list[str] = []
 for _module in (
-    *(arithmetic, comparisons, activations, shapes, reductions, slices, products, convolution),
-    *(pooling, classification, normalisation, recurrence, noise, states, ranks),
+    *(arithmetic, comparisons, activations, shapes, reductions, slices, products, systems),
+    *(convolution, pooling, classification, normalisation, recurrence, noise, states, ranks),
 ):
     __all__ += _module.__all__

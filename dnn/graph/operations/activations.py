@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
+
 from dnn.backend.formula import RELU, SIGMOID, TANH, Formula
-from dnn.graph.node import Node, constant
+from dnn.graph.node import Node, Operand, constant
 from dnn.graph.operation import apply, register
 from dnn.graph.operations.arithmetic import exp, expm1, log1p
 from dnn.graph.operations.comparisons import abs, clip, maximum
@@ -182,12 +184,14 @@ def softplus(x: Node) -> Node:
 
 
 @activation
-def rbf(x: Node) -> Node:
-    """Return the Gaussian radial basis function, ``e^(-x^2)`` [1]_.
+def rbf(x: Node, epsilon: Operand = 1.0) -> Node:
+    """Return the Gaussian radial basis function, ``e^(-(epsilon x)^2)`` [1]_.
 
     Parameters
     ----------
     x : Node of floats
+    epsilon : float, array or Node
+        The larger it is, the narrower is the function. A node gets a gradient.
 
     Returns
     -------
@@ -203,6 +207,8 @@ def rbf(x: Node) -> Node:
     ----------
     .. [1] Broomhead and Lowe, Multivariable functional interpolation and adaptive networks, 1988.
     """
+    if isinstance(epsilon, Node) or not np.array_equal(epsilon, 1.0):
+        x = x * epsilon
     return exp(-(x * x))
 
 

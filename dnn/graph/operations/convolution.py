@@ -54,6 +54,13 @@ class ConvolutionOperation(Operation):
         space = arrays.workspace[0] if arrays.workspace else None
         return routine.steps(arrays.inputs, arrays.out, space)
 
+    def multiply_adds(self, node: Node) -> int:
+        """Return as many for the gradients as for the convolution itself."""
+        kind = node.attributes["problem"].kind
+        y = {"data": node.inputs[0], "weights": node.inputs[1]}.get(kind, node)
+        w = node if kind == "weights" else node.inputs[1]
+        return y.size * math.prod(w.shape[-3:])
+
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
     ) -> Node:
@@ -82,9 +89,6 @@ class Conv2d(ConvolutionOperation):
     """
 
     name = "conv2d"
-
-    def multiply_adds(self, node: Node) -> int:
-        return node.size * math.prod(node.inputs[1].shape[-3:])
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         problem: Convolution = node.attributes["problem"]

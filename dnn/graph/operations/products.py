@@ -10,11 +10,22 @@ import numpy as np
 from dnn.backend import Ops
 from dnn.errors import ShapeError
 from dnn.graph.arguments import check_same_type, describe
-from dnn.graph.node import Node, Shape, check_nodes
+from dnn.graph.node import Node, Operand, Shape, as_nodes, check_nodes
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register
 from dnn.graph.operations.shapes import reshape, transpose
 
-__all__ = ["axpy", "bias_add", "bmatmul", "dot", "gemm", "gemv", "linear", "matmul", "scal"]
+__all__ = [
+    "axpy",
+    "bias_add",
+    "bmatmul",
+    "dot",
+    "gemm",
+    "gemv",
+    "linear",
+    "matmul",
+    "scal",
+    "scalar_product",
+]
 
 
 @register
@@ -294,3 +305,31 @@ def scal(alpha: float, x: Node) -> Node:
     """
     check_nodes("scal", x)
     return x * alpha
+
+
+def scalar_product(alpha: Operand, x: Node) -> Node:
+    """Return ``alpha x`` of a scalar, which may be a node; the inner product of vectors is `dot`.
+
+    Parameters
+    ----------
+    alpha : float, or Node of shape ()
+        A node gets a gradient.
+    x : Node
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+
+    Raises
+    ------
+    ShapeError
+        If `alpha` is no scalar.
+    DtypeError
+        If their types differ, or that of `x` cannot hold `alpha`.
+    """
+    check_nodes("scalar_product", x)
+    factor, _ = as_nodes("scalar_product", alpha, x)
+    if factor.shape:
+        message = f"{describe(factor)} is no scalar: see dot, and multiply"
+        raise ShapeError("scalar_product", message, factor.shape, x.shape)
+    return factor * x

@@ -156,6 +156,9 @@ class RecurrenceGradient(StackedOperation):
         steps = dy.shape[-3] + attributes["starts"]
         return (*dy.shape[:-3], steps, dy.shape[-2], attributes["width"]), dy.dtype
 
+    def multiply_adds(self, node: Node) -> int:
+        return node.inputs[3].size * node.inputs[1].shape[-2]
+
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         *models, _, batch, units = node.inputs[3].shape
         shapes = workspace_shapes(_cell(node), batch, units)
@@ -186,6 +189,9 @@ class RecurrenceWeights(StackedOperation):
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         packed, dx = inputs
         return (*packed.shape[:-3], dx.shape[-1] * (packed.shape[-1] + 1)), dx.dtype
+
+    def multiply_adds(self, node: Node) -> int:
+        return node.inputs[1].size * node.inputs[0].shape[-1]
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         packed, dx = node.inputs

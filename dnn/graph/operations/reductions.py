@@ -14,7 +14,7 @@ import numpy as np
 from dnn.backend import Ops
 from dnn.errors import ShapeError
 from dnn.graph.arguments import axes_of, axis_of, check_kind, describe, integers_of, shape_of
-from dnn.graph.node import Node, Shape, check_nodes, constant
+from dnn.graph.node import Node, Operand, Shape, as_nodes, check_nodes, constant
 from dnn.graph.operation import (
     Arrays,
     Operation,
@@ -25,10 +25,21 @@ from dnn.graph.operation import (
     register,
     reshaped,
 )
+from dnn.graph.operations.arithmetic import square
 from dnn.graph.operations.comparisons import cast, equal, where
 from dnn.graph.operations.shapes import reshape
 
-__all__ = ["argmax", "broadcast_to", "max", "mean", "min", "prod", "sum", "tile"]
+__all__ = [
+    "argmax",
+    "broadcast_to",
+    "max",
+    "mean",
+    "mean_squared_error",
+    "min",
+    "prod",
+    "sum",
+    "tile",
+]
 
 
 @register
@@ -205,6 +216,31 @@ def mean(x: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = F
     float16 is summed in float32.
     """
     return mean_of("mean", x, axis, keepdims)
+
+
+def mean_squared_error(outputs: Operand, target: Operand) -> Node:
+    """Return the mean over all elements of ``(outputs - target)^2``.
+
+    Parameters
+    ----------
+    outputs, target : Node of floats, number or array
+        At least one is a node; a number or array becomes a constant of that node's type.
+
+    Returns
+    -------
+    Node, shape (), of their type
+
+    Raises
+    ------
+    ShapeError
+        If they do not broadcast, or have no elements.
+    DtypeError
+        If their types differ or are not of floats.
+    """
+    name = "mean_squared_error"
+    a, b = as_nodes(name, outputs, target)
+    check_kind(name, (a, b), "f")
+    return mean_of(name, square(a - b), None, keepdims=False)
 
 
 def mean_of(name: str, x: Node, axis: int | Sequence[int] | None, keepdims: bool) -> Node:

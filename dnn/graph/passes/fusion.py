@@ -109,6 +109,11 @@ class ProductChain(Operation):
         """Return shape and type of the last operation."""
         return self.chain.shape, self.chain.dtype
 
+    def multiply_adds(self, node: Node) -> int:
+        """Return those of the product."""
+        assert self.product.operation is not None
+        return self.product.operation.multiply_adds(self.product)
+
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         """Return the workspace of the chain."""
         assert self.chain.operation is not None

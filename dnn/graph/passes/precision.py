@@ -84,6 +84,10 @@ class Product(Operation):
         self.precision = precision
         self.relu = relu
 
+    def multiply_adds(self, node: Node) -> int:
+        """Return those of the product."""
+        return node.size * node.inputs[0].shape[-1]
+
     def workspace(self, node: Node, ops: Ops) -> Sequence[Wanted]:
         """Return float32 arrays for operands that are rounded or narrow, for `Ops.product`."""
         if ops.takes_narrow:

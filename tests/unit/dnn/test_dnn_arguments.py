@@ -58,6 +58,7 @@ CALLS = {
     "Normalise": (dnn.Normalise, {"mean": 0.5, "deviation": 0.5}),
     "OneCycle": (dnn.OneCycle, {"steps": 10}),
     "Pruning": (dnn.Pruning, {"report": lambda step, value: True}),
+    "RadialBasis": (dnn.RadialBasis, {"epsilon": 2.0}),
     "SequenceInput": (dnn.SequenceInput, {"steps": 3}),
     "Shift": (dnn.Shift, {"pixels": 1}),
     "SimulatedWorkers": (dnn.SimulatedWorkers, {"workers": 2}),

@@ -67,9 +67,12 @@ def test_categories_as_scikit_learn_encodes_them() -> None:
     train, new = dnn.encode(rows.take(slice(0, count)), rows.take(slice(count - 5, None)))
     theirs = preprocessing.OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     theirs.fit(rows.x[:count, [1]])
-    np.testing.assert_array_equal(new.x[:, 4:], theirs.transform(rows.x[count - 5 :, [1]]))
+    expected = theirs.transform(rows.x[count - 5 :, [1]])
+    np.testing.assert_array_equal(new.x[:, 5:], expected)
     np.testing.assert_array_equal(new.x[:, :4], rows.x[count - 5 :, [0, 2, 3, 4]])
-    assert train.kinds == ("number", "number", "boolean", "date", "flag", "flag", "flag")
+    # As many columns whatever the training rows have; that of a category of none is 0.
+    assert not new.x[:, 4].any()
+    assert train.kinds == ("number", "number", "boolean", "date", *["flag"] * 4)
     assert not new.x[5:, 4:].any()
 
 
@@ -156,18 +159,22 @@ def test_columns_without_anything_to_learn() -> None:
     [
         ("one_hot", {"features": 0}),
         ("one_hot", {"columns": []}),
-        ("one_hot", {"columns": [{"at": 3, "codes": [1]}]}),
-        ("one_hot", {"columns": [{"at": 0, "codes": []}]}),
-        ("codes", {"columns": [{"at": 0, "codes": [1, 1]}]}),
-        ("codes", {"columns": [{"at": 0, "codes": [1]}, {"at": 0, "codes": [2]}]}),
-        ("codes", {"columns": [{"at": 0, "codes": [0.5]}]}),
+        ("one_hot", {"columns": [{"at": 3, "count": 2, "codes": [1]}]}),
+        ("one_hot", {"columns": [{"at": 0, "count": 0, "codes": []}]}),
+        ("codes", {"columns": [{"at": 0, "count": 1, "codes": [1]}]}),
+        ("codes", {"columns": [{"at": 0, "count": 3, "codes": [n]} for n in (1, 2)]}),
+        ("codes", {"columns": [{"at": 0, "count": 3, "codes": [0.5]}]}),
         ("impute", {"by": ["median"]}),
         ("impute", {"indicators": [3]}),
         ("impute", {"fill": [1, 2, float("inf")]}),
     ],
 )
 def test_descriptions_of_steps_that_are_none(step: str, change: dict[str, Any]) -> None:
-    plain: dict[str, Any] = {"step": step, "features": 3, "columns": [{"at": 0, "codes": [0, 2]}]}
+    plain: dict[str, Any] = {
+        "step": step,
+        "features": 3,
+        "columns": [{"at": 0, "count": 3, "codes": [0, 2]}],
+    }
     if step == "impute":
         plain = {"step": step, "fill": [1, 2, 3], "by": ["mean"] * 3, "indicators": [1]}
     assert step_of(plain).name in STEPS

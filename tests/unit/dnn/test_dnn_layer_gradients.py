@@ -10,11 +10,12 @@ from support import case_count
 
 import dnn.layers
 from dnn import graph
-from dnn.layers import Embedding, Layer, SequenceInput
+from dnn.layers import EmbedColumns, Embedding, Layer, SequenceInput
 from dnn.losses import LOSSES, SoftmaxCrossEntropy
 
 STEP = 1e-6
-OF_INTEGERS = {Embedding, SequenceInput}  # tested with networks, in test_dnn_sequences
+# Tested with networks, in test_dnn_sequences and test_dnn_embed_columns.
+OF_INTEGERS = {EmbedColumns, Embedding, SequenceInput}
 
 
 def agree(function, gradients, values, v, generator):

@@ -6,7 +6,7 @@ import pytest
 
 import dnn
 from dnn import linalg
-from dnn.errors import DataError, DtypeError, ShapeError
+from dnn.errors import ConfigurationError, DataError, DtypeError, ShapeError
 
 
 def test_decompositions_and_transforms():
@@ -49,3 +49,29 @@ def test_what_cannot_be_decomposed():
         linalg.svd(dnn.Tensor((2, 2), dtype="float16"))
     with pytest.raises(DataError, match="svd: "):
         linalg.svd(dnn.Tensor((2, 2), np.nan))
+
+
+def test_systems_that_do_not_fit_or_have_no_solution():
+    square, tall = dnn.Tensor.from_array(np.eye(3)), dnn.Tensor((4, 3))
+    cases = [
+        (lambda: linalg.solve(tall, np.ones(3)), ShapeError, r"square matrices, not \(4, 3\)"),
+        (lambda: linalg.solve(square, np.ones(2)), ShapeError, r"\(3, 3\) and \(2,\) do not fit"),
+        (lambda: linalg.solve(square, np.ones((2, 2))), ShapeError, r"\(2, 2\) do not fit"),
+        (lambda: linalg.solve(square, 1.0), ShapeError, r"and \(\) do not fit"),
+        (lambda: linalg.lstsq(tall, np.ones(3)), ShapeError, r"\(4, 3\) and \(3,\) do not fit"),
+        (lambda: linalg.inv(dnn.Tensor((2, 2))), DataError, "inv: Singular matrix"),
+        (lambda: linalg.solve(dnn.Tensor((2, 2)), np.ones(2)), DataError, "solve: Singular"),
+        (lambda: linalg.cholesky(square * -1.0), DataError, "not positive definite"),
+        (lambda: linalg.qr(tall, "short"), ConfigurationError, 'mode is "reduced" or "complete"'),
+        (lambda: linalg.inv(dnn.Tensor((2, 2), 1, dtype="float16")), DtypeError, "inv: .*float16"),
+        (lambda: linalg.fft2(np.ones(3)), ShapeError, r"\(3,\) has no axes \(-2, -1\)"),
+        (lambda: linalg.fftn(np.ones((3, 3)), [2, 0]), ShapeError, r"of lengths \(2, 0\)"),
+        (lambda: linalg.fftn(np.ones((3, 3)), axes=[1, 1]), ShapeError, r"no axes \(1, 1\)"),
+    ]
+    for act, error, text in cases:
+        with pytest.raises(error, match=text):
+            act()
+    assert linalg.solve(square, np.arange(3.0)).tolist() == [0, 1, 2]
+    q, r = linalg.qr(tall + np.eye(4)[:, :3], "complete")
+    assert (q.shape, r.shape) == ((4, 4), (4, 3))
+    assert linalg.fftn(np.ones((3, 3)), [2, 4]).shape == (2, 4)

@@ -13,6 +13,7 @@ from support import case_count
 
 from dnn import graph
 from dnn.backend import Ops
+from dnn.errors import DataError
 from dnn.graph.operation import OPERATIONS
 
 
@@ -57,6 +58,10 @@ LARGE = {
     "hidden_states": SEQUENCES,
     "cell_states": SEQUENCES,
     "matmul": [(128, 150), (150, 256)],
+    # Libraries of linear algebra make results of their own: here small ones.
+    "solve": [(50, 50), (50, 4)],
+    "cholesky": [(50, 50)],
+    "fourier": [(16, 32), (16, 32)],
     "where": [(256,), (128, 256)],
     "conv2d": [(4, 32, 33, 8), (16, 4, 2, 3), (16,)],
     "conv2d_data_gradient": [(4, 16, 32, 16), (16, 4, 2, 3), (4, 32, 33, 8)],
@@ -112,6 +117,37 @@ def test_values_and_gradients_against_torch():
     value.backward()
     np.testing.assert_allclose(found[0], value.item(), rtol=1e-12)
     np.testing.assert_allclose(found[1], tensor.grad.numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_systems_and_transforms_against_torch():
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    generator = np.random.default_rng(0)
+    a, b = generator.normal(size=(2, 4, 4)), generator.normal(size=(4,))
+    x, y = graph.placeholder(a.shape, F8), graph.placeholder(b.shape, F8)
+    spd = x @ graph.transpose(x) + graph.constant(np.eye(4), F8)
+    real, imaginary = graph.fft(x, axes=(0, -1))
+    parts = [graph.solve(spd, y), graph.inv(spd), graph.cholesky(spd), real * imaginary]
+    loss = graph.sum(graph.tanh(parts[0]))
+    for part in parts[1:]:
+        loss = loss + graph.sum(graph.tanh(part))
+    found = graph.evaluate([loss, *graph.gradients(loss, [x, y])], {x: a, y: b})
+    ta, tb = (torch.tensor(each, requires_grad=True) for each in (a, b))
+    theirs = ta @ ta.mT + torch.eye(4)
+    spectrum = torch.fft.fftn(ta + 0j, dim=(0, -1))
+    total = torch.linalg.solve(theirs, tb.expand(2, 4)).tanh().sum()
+    for function in (torch.linalg.inv, torch.linalg.cholesky):
+        total = total + function(theirs).tanh().sum()
+    total = total + (spectrum.real * spectrum.imag).tanh().sum()
+    total.backward()
+    np.testing.assert_allclose(found[0], total.item(), rtol=1e-10)
+    np.testing.assert_allclose(found[1], ta.grad.numpy(), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found[2], tb.grad.numpy(), rtol=1e-8, atol=1e-10)
+
+
+def test_systems_that_have_no_solution():
+    for function, text in ((graph.inv, "solve: Singular matrix"), (graph.cholesky, "not positive")):
+        with pytest.raises(DataError, match=text):
+            function(graph.constant(np.zeros((2, 2)))).eval()
 
 
 def test_comparisons_and_their_operators():

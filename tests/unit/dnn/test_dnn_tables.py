@@ -328,3 +328,20 @@ def test_a_file_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.x[:, 0], (np.arange(count) / 7).astype(np.float32))
     np.testing.assert_array_equal(data.x[:, 1], np.arange(count) % 2)
     np.testing.assert_array_equal(data.y, np.arange(count) % 3)
+
+
+def test_rows_without_a_label_are_left_out_if_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path, "a,p,y\n1,5,x\n2,NA,NA\n3,7,z\n4,1e39,x\n")
+    data = dnn.load_csv(path, missing=["NA"], skip_unlabelled=True, drop=["p"])
+    assert (data.x.tolist(), data.y.tolist()) == ([[1], [3], [4]], [0, 1, 0])
+    assert "1 of 4 rows have no 'y': left out" in caplog.text
+    # Lines are still those of the file.
+    for answer in ({"label": "y"}, {"target": "p", "drop": ["y"]}):
+        with pytest.raises(DataError, match=r"line 5, column 'p': 1e\+39 is beyond float32"):
+            dnn.load_csv(path, missing=["NA"], skip_unlabelled=True, **answer)
+    prices = dnn.load_table({"a": [1, 2], "p": [None, 3]}, target="p", skip_unlabelled=True)
+    assert (prices.x.tolist(), prices.y.tolist()) == ([[2]], [[3]])
+    with pytest.raises(DataError, match="no row has a 'p'"):
+        dnn.load_table({"a": [1], "p": [None]}, target="p", skip_unlabelled=True)

@@ -10,6 +10,7 @@ import pytest
 
 import dnn
 from dnn import DataError, Dataset, DeviceData, Ensemble, LabelError, NeuralNetwork, ShapeError, mlp
+from dnn.data.targets import TargetScale
 from dnn.metrics import metrics_of_labels, metrics_of_sums, metrics_of_values, sums_of_values
 
 
@@ -183,3 +184,46 @@ def test_networks_of_an_ensemble_take_weights_and_their_own_units():
             train.x, train.y, deviation=np.tile(train.scale.deviation, (len(train), 1))
         )
         assert alone.evaluate(other) == together[k]
+
+
+@pytest.mark.parametrize("loss", ["mean_squared_error", "quantile", "poisson", "multi_label"])
+def test_every_kind_of_model_predicts_files_and_as_onnx(tmp_path: Path, loss: str) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(60, 3)).astype(np.float32)
+    y = np.stack([100 + 20 * x[:, 0], 5 + x[:, 1]], axis=1)
+    data = Dataset(x, y, 0, "d", task="regression", targets=("a", "b"))
+    name, outputs, columns = loss, 2, ("a", "b")
+    (prepared,) = dnn.standardise(data)
+    if loss == "quantile":
+        outputs, columns = 6, ("a_0.1", "a_0.5", "a_0.9", "b_0.1", "b_0.5", "b_0.9")
+    if loss == "poisson":
+        scale = TargetScale.of_counts(y)
+        prepared = replace(prepared, y=scale.apply(np.maximum(y, 0)), scale=scale)
+    if loss == "multi_label":
+        name, y = "multi_label_cross_entropy", (x[:, :2] > 0).astype(np.uint8)
+        labelled = Dataset(x, y, 0, "d", task="multilabel", targets=("a", "b"))
+        (prepared,) = dnn.standardise(labelled)
+    model = NeuralNetwork(mlp(3, [8], outputs, "tanh"), name, dnn.Adam(0.02), seed=1)
+    model.fit(prepared.x, prepared.y, epochs=60)
+    model.save(tmp_path / "m.safetensors", data=prepared)
+    loaded = dnn.load(tmp_path / "m.safetensors")
+    assert loaded.outputs == columns
+    guess = loaded.predict(x)
+    assert guess.shape == (60, outputs)
+    if loss == "quantile":
+        assert (guess[:, 0] < guess[:, 2]).mean() > 0.9
+        assert loaded.evaluate(x, y)["pinball"] < 2
+    elif loss == "multi_label":
+        assert loaded.evaluate(x, y)["exact_match"] > 0.8
+        assert loaded.predict_proba(x).shape == (60, 2)
+    else:
+        assert loaded.evaluate(x, y)["r2"] > 0.8
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    loaded.export_onnx(tmp_path / "m.onnx")
+    session = runtime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    made = session.run(None, {"x": x})
+    if loss == "multi_label":
+        np.testing.assert_allclose(made[1], loaded.predict_proba(x), atol=1e-5)
+    else:
+        np.testing.assert_allclose(made[0], guess, rtol=1e-4, atol=1e-4)

@@ -222,9 +222,11 @@ NETWORKS: dict[str, list[Layer]] = {
         dnn.GRU(3, lengths=SEQUENCE, bias=False),
         dnn.FullyConnected(2),
     ],
-    "simple recurrent": [Input(5, 3), dnn.RNN(4, "relu"), dnn.FullyConnected(2)],
+    "simple recurrent": [Input(5, 3), dnn.RNN(4, "relu"), dnn.RadialBasis(0.5, trained=False),
+                         dnn.FullyConnected(2)],
     "words": [Input(5, dtype=int), dnn.Embedding(10, 4, padding=0), dnn.Flatten(),
               dnn.FullyConnected(2)],
+    "categories": [Input(4), dnn.EmbedColumns([3, 7], [2, 3]), dnn.FullyConnected(2)],
     "convolution of sequences": [
         Input(4, 9), dnn.Conv1D(6, 3, stride=2, padding=1, dilation=2, groups=2), dnn.Flatten(),
         dnn.FullyConnected(2),
@@ -266,6 +268,8 @@ def test_every_network_comes_out_as_it_went_in(name: str, tmp_path: Path) -> Non
     x = draw.uniform(0, 1, (6, *shape)).astype(np.float32)
     if dtype == np.intp:
         x = draw.integers(0, 10, (6, *shape))
+    if name == "categories":
+        x[:, 2:] = draw.integers(0, 3, (6, 2))
     if name == "sequences":
         x[:, -1, 0] = [1, 2, 3, 4, 5, 5]
     model.fit(x, np.arange(6) % 2, epochs=2, progress=False)

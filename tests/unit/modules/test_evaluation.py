@@ -31,6 +31,8 @@ from modules.evaluation import (
     nested_folds,
     prepared,
 )
+from modules.evaluation.bias import luck_of_means
+from modules.evaluation.errors import standard_errors
 from modules.objective import Objective
 from modules.trial import trial_seed
 
@@ -373,3 +375,65 @@ def test_nested_accuracy_on_the_heart_data_is_what_it_is_worth() -> None:
     assert 0.78 <= report.honest <= 0.88
     assert abs(report.naive - report.honest) < 0.03  # of three there is little to choose from
     assert report.warning == ""
+
+
+# -- regressions ----------------------------------------------------------------------------------
+
+
+def test_standard_errors_are_those_of_many_draws() -> None:
+    generator = np.random.default_rng(0)
+    rows = 200
+    errors = generator.normal(size=(4000, rows)) * 3.0
+    truth = generator.normal(size=(rows, 1)) * 5.0
+    found = standard_errors(truth, truth + errors[0][:, None])
+    sizes = np.abs(errors)
+    drawn = {
+        "rmse": np.sqrt((errors**2).mean(axis=1)).std(),
+        "mae": sizes.mean(axis=1).std(),
+        "r2": (errors**2).mean(axis=1).std() / truth.var(),
+        "median_absolute_error": np.median(sizes, axis=1).std(),
+    }
+    for name, expected in drawn.items():
+        assert found[name] == pytest.approx(expected, rel=0.25), name
+    # In the units of the metrics; r2 has none.
+    scaled = standard_errors(truth, truth + errors[0][:, None], np.array([10.0]))
+    assert scaled["rmse"] == pytest.approx(10 * found["rmse"])
+    assert scaled["r2"] == pytest.approx(found["r2"])
+
+
+@pytest.mark.parametrize("trials", [1, 2, 10, 1000])
+def test_the_largest_of_normal_deviates(trials: int) -> None:
+    generator = np.random.default_rng(0)
+    drawn = generator.normal(size=(4000, trials)).max(axis=1).mean()
+    assert luck_of_means(trials, 2.0) == pytest.approx(2 * drawn, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("objective", "errors", "words"),
+    [
+        ("rmse", {"rmse": 2.0}, "on 50 rows, luck alone can give 3.08 of its rmse"),
+        ("r2", {"rmse": 2.0, "r2": 0.05}, "luck alone can give 0.0769 of its r2"),
+        ("rmse", {}, 'that chose it; report evaluation.method = "nested"'),
+    ],
+)
+def test_the_best_of_regressions_is_partly_luck(objective: str, errors: Any, words: str) -> None:
+    bias = SelectionBias(Objective.parse(objective))
+    for trial, score in enumerate((60.0, 50.0, 55.0, 58.0, 57.0, 59.0, 61.0, 62.0, 63.0, 64.0)):
+        metrics = {"rmse": score, "r2": 1 - score / 100}
+        splits = Evaluated(metrics, (metrics,), (), 50, errors).splits()
+        bias.add(trial, Evaluated.of(metrics, splits))
+    report = bias.report()
+    assert report is not None
+    assert words in report.warning
+
+
+def test_nested_folds_give_an_honest_rmse() -> None:
+    bias = SelectionBias(Objective.parse("rmse"))
+    for trial, (inner, outer) in enumerate(([(50, 40), (52, 60)], [(60, 30), (30, 70)])):
+        choice = tuple({"rmse": float(value)} for value in inner)
+        test = tuple({"rmse": float(value)} for value in outer)
+        bias.add(trial, Evaluated({"rmse": 1.0}, choice, test, 20))
+    report = bias.report()
+    assert report is not None
+    assert (report.maximise, report.naive) == (False, 50.0)
+    assert report.honest == pytest.approx((52 + 70) / 2)

@@ -150,3 +150,39 @@ def test_a_large_file_is_left_to_the_preview(tmp_path: Path) -> None:
     assert "was not read" in line
     assert "--dry-run" in line
     assert len(trainer.look_at_data(options, tmp_path)[1]) == 1
+
+
+def regression(*columns: list[float], task: str = "regression") -> Dataset:
+    y = np.array(columns).T
+    names = tuple("abcd"[: y.shape[1]])
+    x = np.arange(2.0 * len(y)).reshape(-1, 2)
+    return Dataset(x, y, 0, "d", task=task, targets=names)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (regression([3.0] * 80), ["target a is 3 in all 80 rows: there is nothing to learn"]),
+        (
+            regression(np.arange(80.0).tolist(), [*np.sin(np.arange(79.0)), 1e6]),
+            ["target b is further than 10 deviations from the median in 1 of 80 rows, 1e+06: if"],
+        ),
+        (regression([1.0, 2.0] * 40), ["target a is one of 1, 2: if these are classes, say label"]),
+        (regression(np.arange(80.0).tolist()), []),
+        (
+            regression(np.arange(60.0).tolist()),
+            ["only 15 rows are scored, so that by"],
+        ),
+        (
+            regression([0.0] * 80, [1.0] * 80, [0.0, 1.0] * 40, task="multilabel"),
+            ["no row has the label a: there is", "every row has the label b: there is"],
+        ),
+    ],
+)
+def test_what_is_odd_about_targets(data: Dataset, words: list[str]) -> None:
+    rows = np.arange(len(data))
+    test = rows % (2 if len(data) > 60 else 4) == 0
+    found = list(oddities(data, [(rows[~test], rows[test])]))
+    assert len(found) == len(words)
+    for line, text in zip(found, words, strict=True):
+        assert text in line
