@@ -74,6 +74,7 @@ class ImageReading:
         for what, given, known in (("values", values, _VALUES), ("alpha", alpha, _ALPHA)):
             if given not in known:
                 raise unknown_name(what, given, known)
+        _pillow()
         if background is not None:
             if alpha == "channel":
                 message = "background: images with a channel of their transparency need none"
@@ -83,7 +84,6 @@ class ImageReading:
             except (ValueError, AttributeError, TypeError):
                 message = f"background: {background!r} is no colour, such as white or #ff8800"
                 raise ConfigurationError(message) from None
-        _pillow()
         return cls(_sides(size), grey, values, alpha, background)
 
     @property
@@ -99,10 +99,13 @@ class ImageReading:
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> ImageReading:
         """Return what `to_json` has described; a ValueError, TypeError or KeyError if not."""
-        table = given["table"]
-        rest = {name: given[name] for name in ("size", "grey", "values", "alpha", "background")}
-        found = cls.of(**rest)
-        return found if table is None else replace(found, table=Columns.from_json(table))
+        values, alpha, background = given["values"], given["alpha"], given["background"]
+        if values not in _VALUES or alpha not in _ALPHA or type(given["grey"]) is not bool:
+            raise ValueError(f"images of {values!r:.20}, {alpha!r:.20} and {given['grey']!r:.20}")
+        if not isinstance(background, str | None):
+            raise TypeError("background is a text")
+        table = None if given["table"] is None else Columns.from_json(given["table"])
+        return cls(_sides(given["size"]), given["grey"], values, alpha, background, table)
 
     def read(self, files: Sequence[Path], shape: tuple[int, ...] | None = None) -> Array:
         """Return images as an array, shape (n, channels, rows, columns).

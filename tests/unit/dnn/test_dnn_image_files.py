@@ -397,5 +397,6 @@ def test_several_labels_and_numbers_of_new_images(tmp_path):
 def test_a_reading_is_described_and_rebuilt():
     reading = ImageReading.of((3, 4), True, "floats", "drop", "#ff8800")
     assert ImageReading.from_json(json.loads(json.dumps(reading.to_json()))) == reading
-    with pytest.raises(ConfigurationError):
-        ImageReading.from_json({**reading.to_json(), "values": "odd"})
+    for wrong in ({"values": "odd"}, {"grey": 1}, {"alpha": []}, {"background": 3}):
+        with pytest.raises((ValueError, TypeError)):
+            ImageReading.from_json({**reading.to_json(), **wrong})
