@@ -34,8 +34,10 @@ from .tabular import (
     augmentations_of,
     is_table,
     known_shape,
+    known_task,
     place_of_data,
 )
+from .trial import metrics_of_task
 from .trial_plan import WATCHED, TrialPlan
 
 _OF_ROWS = ("validation_fraction", "split_seed", *SPLIT_COLUMNS)
@@ -215,6 +217,13 @@ class TrainerOptions(BaseModel):
                 of = needed.partition(" ")[0]
                 text = f"goes with {of}, which is not given" if of == "patience" else "of one seed"
                 raise self._problem_of(name, text, f"add {needed}, or leave it out")
+        reading = self.reading.given if self.dataset is not None else {}
+        task = known_task({"dataset": self.dataset, "reading": reading})
+        if self.patience is not None and task is not None:
+            known = [name for name in metrics_of_task(task) if name in WATCHED]
+            if self.watch not in known:
+                text = f"is no metric of a {task}"
+                raise self._problem_of("watch", text, f"there are {', '.join(known)}")
         return self
 
     @model_validator(mode="after")
