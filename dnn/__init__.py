@@ -84,9 +84,10 @@ _PUBLIC = {
         MixedPrecisionWarning NonFiniteError OutOfDeviceMemory OutOfRangeError PeerError ShapeError
     """,
     "layers": """
-        GRU LSTM RNN Activation AvgPool2D BatchNorm Concat Conv1D Conv2D Dropout Embedding Flatten
-        FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Reshape Residual
-        SequenceInput SpatialDropout Upsample2D
+        GRU LSTM RNN Activation AvgPool2D BatchNorm ChannelShuffle ChannelSlice Concat Conv1D Conv2D
+        Dropout Embedding Flatten FullyConnected Gate GlobalAvgPool2D Input Layer LayerNorm
+        LayerNorm2D LayerScale MaxPool2D Output Reshape Residual SequenceInput SpatialDropout
+        StochasticDepth Upsample2D
     """,
     "layer_tables": "layer_kinds layers_from_tables",
     "linalg": "bmatmul",

@@ -386,7 +386,10 @@ def _residual(writer: _Writer, layer: Residual, x: str) -> str:
 
 def _concat(writer: _Writer, layer: Concat, x: str) -> str:
     return writer.node(
-        "Concat", [x, writer.chain(layer.layers, x)], layer.name, axis=layer.axis + 1
+        "Concat",
+        [writer.chain(layer.shortcut, x), writer.chain(layer.layers, x)],
+        layer.name,
+        axis=layer.axis + 1,
     )
 
 
