@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dnn.backend.device import *  # noqa: F403
     from dnn.by_name import catalogue as catalogue
     from dnn.callbacks import *  # noqa: F403
+    from dnn.compact_nets import *  # noqa: F403
     from dnn.compilation import watched_compilation as watched_compilation
     from dnn.data.augmentation import *  # noqa: F403
     from dnn.data.dataset import *  # noqa: F403
@@ -62,6 +63,10 @@ _PUBLIC = {
     "backend.device": "cuda_problem free_bytes free_memory limit_memory",
     "by_name": "catalogue",
     "callbacks": "BestCheckpoint Callback Checkpoint EarlyStopping Epoch ProgressBar Pruning",
+    "compact_nets": """
+        convnext_tiny efficientnet_b0 mnasnet0_5 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small
+        shufflenet_v2_x1_0 squeezenet1_1
+    """,
     "compilation": "watched_compilation",
     "data.augmentation": "Augmentation Crop Cutout Flip Images Normalise PixelMap Shift",
     "data.dataset": """
@@ -94,7 +99,7 @@ _PUBLIC = {
     "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",
     "memory": "MemoryManager",
     "model": "History NeuralNetwork TrainingParameters",
-    "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 vgg16",
+    "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 resnext50_32x4d vgg16",
     "optimizers": """
         LARS SGD AdaGrad Adam AdamW GradientDescent Muon NAdam Optimizer RMSProp
     """,
