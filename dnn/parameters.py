@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,7 +28,13 @@ from dnn.memory import MemoryManager
 if TYPE_CHECKING:
     from dnn.tensor import Tensor
 
-__all__ = ["BufferSlice", "FlatBuffer", "Segment"]
+__all__ = ["BufferSlice", "FlatBuffer", "Segment", "matches"]
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern, such as ``"conv2d_*"``, is of a name or of its beginning up to a dot."""
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
 
 
 class Segment(NamedTuple):
