@@ -145,6 +145,8 @@ FOREIGN_NAMES: dict[str, dict[str, str]] = {
         "score": "evaluate",
         "to": "device, given to NeuralNetwork",
         "train": "fit",
+        "requires_grad_": "freeze",
+        "trainable": "freeze",
         "trainable_variables": "parameters",
         "weights": "parameters",
     },

@@ -93,6 +93,8 @@ class FlatBuffer:
     ----------
     memory : MemoryManager
         HOST memory on the CPU, and DEVICE memory on a GPU.
+    trained : tuple of Segment
+        Of a buffer of gradients: the segments that an update reads and moves; all at first.
     flat : array, shape (P,) or (K, P)
         All of it, as functions of the device take it.
 
@@ -108,7 +110,7 @@ class FlatBuffer:
         ops: Ops,
         models: int | None = None,
     ) -> None:
-        self.segments = tuple(segments)
+        self.segments = self.trained = tuple(segments)
         self.models = models
         item = np.dtype(dtype).itemsize
         size = self.segments[-1].stop if self.segments else 0
@@ -154,6 +156,19 @@ class FlatBuffer:
         """The segments of the whole buffer, also if this is a part of it."""
         return self.segments
 
+    @property
+    def trained_ranges(self) -> list[slice]:
+        """The whole buffer, or ranges of the trained segments if others are between them."""
+        if self.trained == self.segments:
+            return [slice(None)]
+        trained, ranges, joins = {*self.trained}, list[slice](), False
+        for segment in self.segments:
+            if segment in trained:
+                start = ranges.pop().start if joins else segment.start
+                ranges.append(slice(start, segment.stop))
+            joins = segment in trained
+        return ranges
+
     def cut(self, flat: Array) -> Array:
         """Return the part of an array like the whole buffer's that belongs here: all of it."""
         return flat
@@ -189,6 +204,7 @@ class BufferSlice(FlatBuffer):
             for segment in whole.segments
             if segment.start < stop and segment.stop > start
         )
+        self.trained = self.segments
         self.models = None
         self.flat = whole.flat[start:stop]
         self.memory = MemoryManager.wrap(self.flat)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -275,6 +275,15 @@ class Nested(Layer):
         super().begin(noise)
         for layer in self.inside:
             layer.begin(noise)
+
+
+def leaves_of(layers: Sequence[Layer]) -> Iterator[Layer]:
+    """Yield layers, with those inside in place of a `Nested`."""
+    for layer in layers:
+        if isinstance(layer, Nested):
+            yield from leaves_of(layer.inside)
+        else:
+            yield layer
 
 
 class Residual(Nested):

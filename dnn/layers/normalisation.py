@@ -34,7 +34,8 @@ class BatchNorm(Layer):
 
         running <- momentum running + (1 - momentum) of the batch
 
-    is kept for predictions, which use the running ones.
+    is kept for predictions, which use the running ones. So does the training of a layer whose scale
+    and shift are frozen, and it leaves them as they are.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ class BatchNorm(Layer):
 
     def forward(self, x: Node) -> Node:
         """Return `x` normalised, scaled and shifted."""
-        if not self.training:
+        if not self.training or self.is_frozen:
             # One product and one sum for each element, with numbers computed once for each channel.
             factor = self.scale / operations.sqrt(self.variance + self.epsilon)
             shift = self.shift - self.mean * factor

@@ -212,3 +212,20 @@ def test_networks_of_a_thread_share_kernels_and_the_handle_of_cublas(monkeypatch
         ops.sum(x, (0,), x[:1])
     assert len(compiled) == 2
     launch.compiled.cache_clear()
+
+
+def test_frozen_parameters_stay_and_the_rest_is_as_on_the_cpu(cuda):
+    x, y = device_checks.data()
+    found = {}
+    for device in ("cpu", cuda):
+        optimizer = dnn.SGD(0.1, momentum=0.9, weight_decay=0.01, average=0.5)
+        model = dnn.NeuralNetwork(device_checks.small_net(), optimizer=optimizer, device=device)
+        before = model.state_dict()
+        frozen = model.freeze("*", "!fully_connected_2")
+        assert len(frozen) < len(model.parameters)
+        model.fit(x, y, epochs=2, batch_size=16, progress=False)
+        found[device] = model.state_dict()
+        changed = {k for k, v in found[device].items() if v.tobytes() != before[k].tobytes()}
+        assert len(changed) == len(model.parameters) - len(frozen)
+    for name, array in found["cpu"].items():
+        np.testing.assert_allclose(found[cuda][name], array, rtol=1e-4, atol=1e-6, err_msg=name)
