@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from dnn.distributed import SimulatedWorkers as SimulatedWorkers
     from dnn.ensemble import *  # noqa: F403
     from dnn.errors import *  # noqa: F403
+    from dnn.io.weights import LoadedWeights as LoadedWeights
+    from dnn.io.weights import read_weights as read_weights
     from dnn.layer_tables import *  # noqa: F403
     from dnn.layers import *  # noqa: F403
     from dnn.linalg import bmatmul as bmatmul
@@ -88,6 +90,7 @@ _PUBLIC = {
         DisagreementError DnnError DtypeError LabelError MissingDependencyError
         MixedPrecisionWarning NonFiniteError OutOfDeviceMemory OutOfRangeError PeerError ShapeError
     """,
+    "io.weights": "LoadedWeights read_weights",
     "layers": """
         GRU LSTM RNN Activation AvgPool2D BatchNorm ChannelShuffle ChannelSlice Concat Conv1D Conv2D
         Dropout Embedding Flatten FullyConnected Gate GlobalAvgPool2D Input Layer LayerNorm

@@ -30,6 +30,7 @@ from .hyperparameters import (
     loss_of,
     optimizer_of,
 )
+from .pretrained import Pretrained
 from .trial import METRICS, Report, Reports, marked
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class _Training:
 
 
 _ON_CPU: Final = Compute()
+_UNTRAINED: Final = Pretrained()
 _log: Final = logging.getLogger(__name__)
 
 
@@ -98,9 +100,14 @@ class FusedTrainings:
     """Trains the networks of several trials at once; compiled plans stay for later trials."""
 
     def __init__(
-        self, rounds: PreparedSplits, table: RoutineTable | None = None, compute: Compute = _ON_CPU
+        self,
+        rounds: PreparedSplits,
+        table: RoutineTable | None = None,
+        compute: Compute = _ON_CPU,
+        start: Pretrained = _UNTRAINED,
     ) -> None:
         self._rounds = rounds
+        self._start = start
         self._table = table
         self._compute = compute
         self._networks_at_once = MOST_NETWORKS
@@ -299,6 +306,7 @@ class FusedTrainings:
                 routines=self._table,
                 **self._compute.networks,
             )
+            self._start.begin(model)
             fit = partial(
                 model.fit, alone.training, batch_size=batch_size_of(wanted), progress=False
             )
@@ -333,6 +341,7 @@ class FusedTrainings:
             )
         else:
             networks.restart(seeds, optimizer, rates, loss)
+        self._start.begin(networks)
         self._kept[key] = networks
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)

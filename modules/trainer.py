@@ -27,10 +27,11 @@ from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import built, layer_models, rows_of, with_layers
+from .pretrained import Pretrained, place_of_weights
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import ReadingOptions, augmentations_of, is_own, shape_of
-from .trainer_options import LAYERS, OF_DATASET, TrainerOptions
+from .trainer_options import LAYERS, OF_DATASET, OF_START, TrainerOptions
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
 
@@ -59,12 +60,16 @@ class Options(TrainerOptions):
         return Compute.of(self.device, self.precision, gpus, share)
 
     def task(
-        self, folder: Path, table: RoutineTable | None = None, compute: Compute | None = None
+        self,
+        folder: Path,
+        table: RoutineTable | None = None,
+        compute: Compute | None = None,
+        run_dir: Path | None = None,
     ) -> Task:
         """Return the function that is called for each trial, with its options.
 
         `table` and `compute` are for networks of dnn; without `compute`, they are trained as on a
-        rank without GPUs.
+        rank without GPUs. `run_dir` is that of the run, where there is one.
         """
         if self.train is not None:
             return Task(self.train, self.options, folder)
@@ -74,6 +79,9 @@ class Options(TrainerOptions):
         given[_TRAINING] = self.training.model_dump()
         if self.layers is not None:
             given[LAYERS] = self.layers
+        given |= {name: getattr(self, name) for name in {*OF_START} & self.model_fields_set}
+        if self.weights is not None:
+            given["weights"] = str(place_of_weights(self.weights, folder, run_dir))
         if table is not None:
             given[_TABLE] = table.to_json()
         return Task(prepare, given, folder)
@@ -150,7 +158,8 @@ def _run(ctx: Context, options: Options, compute: Compute) -> int:
         rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
         measured = options.routines == "measured"
         with routines_of_run(ctx, rank, ranks, compute, measured=measured) as table:
-            return run_trainer(ctx, options.task(ctx.folder, table, compute), options.limits)
+            task = options.task(ctx.folder, table, compute, ctx.run_dir)
+            return run_trainer(ctx, task, options.limits)
     return run_trainer(ctx, options.task(ctx.folder, compute=compute), options.limits)
 
 
@@ -207,8 +216,8 @@ def try_point(
     out the one that follows from these.
     """
     own_seed = trial_seed(seed, trial) if own_seed is None else own_seed
-    task = options.task(folder)
     try:
+        task = options.task(folder)
         function = task.load()
     except Exception as error:
         return describe_error(error) + _own_line(traceback.format_exc(), folder), 0.0, {}
@@ -292,7 +301,9 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
         if rounds[0].is_sequence:
             smallest["recurrent"] = [1]
         train(smallest, 0, rounds[0], table=table, compute=compute)
-    return NetworkTrainer(rounds, table, compute, given.training.chosen, given.layers)
+    weights = None if given.weights is None else place_of_weights(given.weights, folder)
+    start = Pretrained(weights, given.head == "new", tuple(given.freeze))
+    return NetworkTrainer(rounds, table, compute, given.training.chosen, given.layers, start)
 
 
 def describe_network(

@@ -18,6 +18,7 @@ from .fused import FusedTrainings, curve_epochs, estimated_time_s
 from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of, optimizer_of
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
+from .pretrained import Pretrained
 from .sweep.ledger import plain
 from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dnn import Callback, Epoch, NeuralNetwork, RoutineTable
 
 _ON_CPU: Final = Compute()
+_UNTRAINED: Final = Pretrained()
 _log = logging.getLogger(__name__)
 
 
@@ -32,9 +34,9 @@ class NetworkTrainer:
     """Trains multilayer perceptrons, one trial or several at once.
 
     `facts` are those of the device. There is a `save_model` only if safetensors can write one.
-    `layers`, if given, define the network, see `modules.layer_list`.
-    Where a copy has several ranks, `parallel` says how they train each network together; all of
-    them call the same methods.
+    `layers`, if given, define the network, see `modules.layer_list`; `start` is what it goes on
+    from. Where a copy has several ranks, `parallel` says how they train each network together; all
+    of them call the same methods.
     """
 
     def __init__(
@@ -44,14 +46,16 @@ class NetworkTrainer:
         compute: Compute = _ON_CPU,
         parallel: Parallel | None = None,
         layers: LayerTables | None = None,
+        start: Pretrained = _UNTRAINED,
     ) -> None:
         self._layers = layers
+        self._start = start
         self._parallel = parallel
         self._scheme: tuple[Any, Any] = (None, None)
         self._rounds = rounds
         self._table = table
         self._compute = compute
-        self._together = FusedTrainings(rounds, table, compute)
+        self._together = FusedTrainings(rounds, table, compute, start)
         self.facts = compute.facts()
         if importlib.util.find_spec("safetensors") is not None:
             self.save_model = self._save_model
@@ -88,6 +92,7 @@ class NetworkTrainer:
                 epoch_s,
                 self._compute,
                 scheme,
+                self._start,
             )
 
         for number in range(len(rounds)):
@@ -168,7 +173,7 @@ class NetworkTrainer:
         is_alone = len(self._rounds) == 1
         data = self._rounds[0] if is_alone else self._rounds.whole()
         scheme = self._scheme_of(report)
-        model = _model(wanted, report.seed, data, self._table, self._compute, scheme)
+        model = _model(wanted, report.seed, data, self._table, self._compute, scheme, self._start)
         with self._compute.without_warnings():
             model.fit(
                 data.training,
@@ -231,6 +236,7 @@ def train(
     epoch_s: float | None = None,
     compute: Compute = _ON_CPU,
     scheme: Any = None,
+    start: Pretrained = _UNTRAINED,
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
@@ -240,11 +246,11 @@ def train(
 
     `report` gets the metrics after each epoch, and may end the training; where it cannot, after
     those of `curve_epochs`. By `scheme`, a `dnn.Scheme`, several ranks train the network together;
-    each of them makes the same call. A `NonFiniteError`, which names the layer, if the loss was
-    never finite in float16.
+    each of them makes the same call. `start` is what the network goes on from. A `NonFiniteError`,
+    which names the layer, if the loss was never finite in float16.
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
-    model = _model(wanted, seed, data, table, compute, scheme)
+    model = _model(wanted, seed, data, table, compute, scheme, start)
     callbacks = []
     if report is not None:
         callbacks.append(_epoch_reports(report, wanted, data, epoch_s))
@@ -285,10 +291,11 @@ def _model(
     table: RoutineTable | None,
     compute: Compute,
     scheme: Any,
+    start: Pretrained,
 ) -> NeuralNetwork:
     from dnn import NeuralNetwork
 
-    return NeuralNetwork(
+    model = NeuralNetwork(
         layers_of(wanted, data.features, data.classes, data.shape, in_rows=data.in_rows),
         loss_of(wanted),
         optimizer=optimizer_of(wanted, data.count),
@@ -297,6 +304,8 @@ def _model(
         parallel=scheme,
         **compute.networks,
     )
+    start.begin(model)
+    return model
 
 
 def _epoch_reports(

@@ -36,9 +36,11 @@ from dnn.layers import BatchNorm, FullyConnected, Input, Layer, LayerNorm, Layer
 from dnn.layers.basic import Nested
 from dnn.parameters import matches
 from dnn.training.checkpoint import read_arrays, require_safetensors, write_whole
+from dnn.training.state import trained_arrays
 
 if TYPE_CHECKING:
     from dnn.model import NeuralNetwork
+    from dnn.training.networks import Networks
 
 __all__ = [
     "LoadedWeights",
@@ -140,13 +142,13 @@ def _with_weights(layers: Sequence[Layer], prefix: str = "") -> Iterator[tuple[s
             yield f"{prefix}{i}", layer
 
 
-def weights_of(model: NeuralNetwork, naming: str | None = None) -> list[Weight]:
+def weights_of(model: Networks, naming: str | None = None) -> list[Weight]:
     """Return all parameters and running statistics, in the order in which PyTorch lists them.
 
     `naming` is a network of `TORCHVISION`, or `OWN`; the names of ``Sequential`` if left out.
     """
     network = model._network
-    arrays, of_prediction = model.trained_arrays(), network.prediction_arrays
+    arrays, of_prediction = trained_arrays(network, model._update), network.prediction_arrays
     first, *layers = network.layers
     assert isinstance(first, Input)
     theirs = TORCHVISION[naming]() if naming in TORCHVISION else iter(())
@@ -162,7 +164,8 @@ def weights_of(model: NeuralNetwork, naming: str | None = None) -> list[Weight]:
             own = name.rpartition(".")[2]
             array, predicts = arrays[f"{kind}/{name}"], of_prediction[name]
             turned = isinstance(layer, FullyConnected) and own == "weight" and naming != OWN
-            shape = array.shape[::-1] if turned else array.shape
+            shape = array.shape[len(network.leading) :]
+            shape = shape[::-1] if turned else shape
             if isinstance(module, Linear) and own == "weight":
                 shape = shape[:2]
             torch_name = name if naming == OWN else f"{module}.{names.get(own, own)}"
@@ -176,7 +179,7 @@ def _checked_naming(names: str) -> str:
     return names
 
 
-def _naming_of(model: NeuralNetwork, given: Mapping[str, Any]) -> str | None:
+def _naming_of(model: Networks, given: Mapping[str, Any]) -> str | None:
     """Return whose names arrays have: those of a `weights_of` that fit most of them."""
     best, most = None, 0
     for naming in (None, OWN, *TORCHVISION):
@@ -200,7 +203,7 @@ def state_dict(model: NeuralNetwork, names: str | None = None) -> dict[str, Arra
 
 
 def load_arrays(
-    model: NeuralNetwork,
+    model: Networks,
     source: str,
     state: Mapping[str, Any],
     in_order: bool = False,
@@ -257,7 +260,11 @@ def load_arrays(
         raise CheckpointError(f"{source}: {problems[0]}{table}")
     if wanted and not values:
         raise CheckpointError(f"{source}: no array there is one of this network{hint}\n{result}")
-    checked = [(_checked(source, each, name, array), each.array) for each, name, array in values]
+    lead = len(model._network.leading)  # K networks take the same
+    checked = [
+        (_checked(source, each, name, array, each.array.shape[lead:]), each.array)
+        for each, name, array in values
+    ]
     for value, place in checked:
         model._network.ops.load(value, place)
     model._network.reset_averages()
@@ -287,6 +294,8 @@ def _hint(wanted: set[str], given: Mapping[str, Any]) -> str:
 
 
 def _on_host(source: str, name: str, value: Any) -> Array:
+    if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+        value = value.float()  # NumPy has no such type
     try:
         array = np.asarray(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -296,11 +305,11 @@ def _on_host(source: str, name: str, value: Any) -> Array:
     return array
 
 
-def _checked(source: str, wanted: Weight, name: str, given: Array) -> Array:
+def _checked(source: str, wanted: Weight, name: str, given: Array, shape: Shape) -> Array:
     """Return an array with the axes and type of the network's, or raise `CheckpointError`."""
     with np.errstate(over="ignore"):  # what becomes infinite is refused below
         turned = given.T if wanted.is_transposed else given
-        array = np.asarray(turned, wanted.array.dtype, order="C").reshape(wanted.array.shape)
+        array = np.asarray(turned, wanted.array.dtype, order="C").reshape(shape)
     if not np.isfinite(array).all():
         message = f"{name} has NaN or infinity in {array.dtype}"
         raise CheckpointError(f"{source}: {message}")
@@ -321,7 +330,7 @@ def save_weights(model: NeuralNetwork, path: str | PathLike[str], names: str | N
 
 
 def load_weights(
-    model: NeuralNetwork,
+    model: Networks,
     path: str | PathLike[str],
     *,
     names: str | Mapping[str, str] | None = None,
@@ -345,12 +354,21 @@ def load_weights(
 def read_weights(path: str | PathLike[str]) -> dict[str, Array]:
     """Return the arrays of a file by name: safetensors, a checkpoint of dnn, or .npz.
 
-    Of a checkpoint they are those that its network predicts with.
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    dict of str to array
+        Of a checkpoint those that its network predicts with.
 
     Raises
     ------
     CheckpointError
         If it cannot be read, or is something else; of a pickle the message says how to convert it.
+    MissingDependencyError
+        If safetensors is not installed.
     """
     file = Path(path)
     beginning = b""

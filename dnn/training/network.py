@@ -248,6 +248,8 @@ class Network:
                 message = f"freeze: no parameter is called {pattern!r}"
                 raise ConfigurationError(f"{message}; layers with parameters: {layers}")
             chosen = chosen - found if keeps else chosen | found
+        if chosen == {*self.frozen}:
+            return self.frozen
         if chosen.issuperset(every):
             raise ConfigurationError(f"freeze: {', '.join(patterns)}: nothing is left to train")
         for layer in leaves_of(self.own_layers):

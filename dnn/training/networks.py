@@ -137,7 +137,10 @@ class Networks:
 'fully_connected_2.bias']
         """
         self._check_frozen(patterns)
+        frozen = self.frozen
         names = self._network.freeze(patterns)
+        if names == frozen:
+            return names
         before = self._update.snapshot()
         update = self._scheme.bind(self._network, self.optimizer)
         update.restore(before)

@@ -63,7 +63,7 @@ LAYERS = {
         attributes problems
         layer_list
         hyperparameters parallel pareto space tabular trial
-        objective strategies
+        objective pretrained strategies
         evaluation
         options report
         search
@@ -448,6 +448,7 @@ def test_the_public_names_of_dnn() -> None:
         "LayerNorm2D",
         "LayerScale",
         "LayerSummary",
+        "LoadedWeights",
         "LocalSGD",
         "Loss",
         "MaxPool2D",
@@ -531,6 +532,7 @@ def test_the_public_names_of_dnn() -> None:
         "ops_for",
         "pad_sequences",
         "prefetch",
+        "read_weights",
         "reading_options",
         "resnet18",
         "resnet50",

@@ -334,10 +334,12 @@ class CudaOps(Ops):
 
     def to_host(self, x: Array) -> Array:  # type: ignore[override]
         """Return a copy on the host, after all earlier work is done."""
+        host: Array
         if type(x) is np.ndarray:  # counts of steps, which schedules keep on the host
-            return x.copy()
+            host = x.copy()
+            return host
         with self.launcher.gpu:
-            host: Array = self.cupy.asnumpy(x)
+            host = self.cupy.asnumpy(x)
         return host
 
     def load(self, x: Array, out: Array) -> None:  # type: ignore[override]

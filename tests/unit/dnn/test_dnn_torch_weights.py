@@ -275,8 +275,11 @@ def test_narrow_numbers_become_wide(tmp_path):
     state = {name: torch.from_numpy(array).to(kind) for (name, array), kind in kinds}
     safetensors.save_file(state, tmp_path / "w.safetensors")
     model.load_weights(tmp_path / "w.safetensors")
+    other = NeuralNetwork(dnn.mlp(3, [4], 2), seed=2)
+    other.load_state_dict(state)
     for name, array in model.state_dict().items():
         np.testing.assert_array_equal(array, state[name].float().numpy())
+        np.testing.assert_array_equal(array, other.state_dict()[name])
 
 
 # -- what fits, and what does not ------------------------------------------------------------------
