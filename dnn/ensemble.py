@@ -166,6 +166,7 @@ class Ensemble(Networks):
     def __len__(self) -> int:
         return len(self._seeds)
 
+    @explains_arguments
     def load_weights(
         self,
         path: str | PathLike[str],

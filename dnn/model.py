@@ -478,6 +478,7 @@ class NeuralNetwork(Networks):
 
         load_checkpoint(self, path)
 
+    @explains_arguments
     def state_dict(self, names: str | None = None) -> dict[str, Array]:
         """Return parameters and running statistics as PyTorch has them.
 
@@ -503,6 +504,7 @@ class NeuralNetwork(Networks):
 
         return state_dict(self, names)
 
+    @explains_arguments
     def load_state_dict(
         self,
         state: Mapping[str, Any],
@@ -607,6 +609,7 @@ class NeuralNetwork(Networks):
         imported.load_into(model)
         return model
 
+    @explains_arguments
     def save_weights(self, path: str | PathLike[str], *, names: str | None = None) -> None:
         """Write `state_dict` into a file: safetensors for PyTorch, or with the suffix .npz NumPy's.
 
@@ -630,6 +633,7 @@ class NeuralNetwork(Networks):
 
         save_weights(self, path, names)
 
+    @explains_arguments
     def load_weights(
         self,
         path: str | PathLike[str],
@@ -672,6 +676,7 @@ class NeuralNetwork(Networks):
 
         return load_weights(self, path, names=names, strict=strict, skip=skip)
 
+    @explains_arguments
     def save_safetensors(self, path: str | PathLike[str]) -> None:
         """Write `state_dict` for ``safetensors.torch.load_file``.
 
@@ -686,6 +691,7 @@ class NeuralNetwork(Networks):
         """
         self.save_weights(path)
 
+    @explains_arguments
     def load_safetensors(
         self, path: str | PathLike[str], *, names: Mapping[str, str] | None = None
     ) -> LoadedWeights:

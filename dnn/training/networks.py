@@ -136,6 +136,10 @@ class Networks:
         ['fully_connected_1.weight', 'fully_connected_1.bias', 'fully_connected_2.weight', \
 'fully_connected_2.bias']
         """
+        for pattern in patterns:
+            if not isinstance(pattern, str):
+                message = f"freeze: patterns of names are texts, and {pattern!r:.80} is none"
+                raise ConfigurationError(message)
         self._check_frozen(patterns)
         frozen = self.frozen
         names = self._network.freeze(patterns)

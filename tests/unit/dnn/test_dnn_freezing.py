@@ -187,6 +187,7 @@ def test_penalties_count_and_move_nothing_frozen():
             ["dense_*"],
             r"no parameter is called 'dense_\*'; layers with parameters: conv2d_1, batch_n",
         ),
+        ([["conv2d_1"]], r"patterns of names are texts, and \['conv2d_1'\] is none"),
         (["*", "!head"], "no parameter is called '!head'"),
         (["*"], r"\*: nothing is left to train"),
     ],
