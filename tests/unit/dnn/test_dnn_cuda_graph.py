@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import cuda_emulator
@@ -229,3 +230,34 @@ def test_frozen_parameters_stay_and_the_rest_is_as_on_the_cpu(cuda):
         assert len(changed) == len(model.parameters) - len(frozen)
     for name, array in found["cpu"].items():
         np.testing.assert_allclose(found[cuda][name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("networks", [1, 2])
+def test_layers_of_compact_networks_train_as_on_the_cpu(cuda, monkeypatch, ops, networks):
+    gate = [dnn.GlobalAvgPool2D(), dnn.Reshape(4, 1, 1), dnn.Conv2D(4, 1)]
+    inside = [dnn.ChannelSlice(2, 2), dnn.LayerNorm2D(0.1), dnn.Activation("exact_gelu")]
+
+    def layers():
+        return [
+            *(dnn.Input(2, 4, 4), dnn.Conv2D(4, 3, padding=1), dnn.Activation("hard_swish")),
+            dnn.Gate([*copy.deepcopy(gate), dnn.Activation("hard_sigmoid")]),
+            dnn.Concat(copy.deepcopy(inside), [dnn.ChannelSlice(2)]),
+            *(dnn.ChannelShuffle(2), dnn.Activation("silu")),
+            dnn.Residual([dnn.LayerScale(0.5), dnn.StochasticDepth(0.3)]),
+            *(dnn.Activation("relu6"), dnn.GlobalAvgPool2D(), dnn.FullyConnected(3)),
+        ]
+
+    there = dnn.backend.ops_for
+    monkeypatch.setattr(
+        "dnn.ensemble.ops_for",
+        lambda device, routines=None: ops if device == "cuda" else there(device, routines),
+    )
+    x, y = np.random.default_rng(0).normal(size=(10, 2, 4, 4)).astype("f4"), np.arange(10) % 3
+    found = []
+    for device in ("cpu", cuda):
+        seeds = list(range(networks))
+        model = dnn.Ensemble(layers(), optimizer=dnn.SGD(0.1), seeds=seeds, device=device)
+        model.fit(x, y, epochs=2, batch_size=4)
+        found.append(model(x))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-5)

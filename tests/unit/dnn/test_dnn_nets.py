@@ -198,7 +198,8 @@ def test_lenet5_learns_digits():
 @pytest.mark.parametrize(
     ("name", "epochs"),
     [("alexnet", 15), ("vgg16", 8), ("resnet18", 4)]
-    + [("resnet50", 8), ("densenet121", 5)] * THOROUGH,
+    + [("resnet50", 8), ("densenet121", 5), ("mobilenet_v3_small", 4)] * THOROUGH
+    + [("shufflenet_v2_x1_0", 12), ("efficientnet_b0", 12)] * THOROUGH,
 )
 def test_networks_learn_three_kinds_of_images(name, epochs):
     """The accuracy is that of training: running statistics need more steps than these."""
