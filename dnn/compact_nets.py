@@ -244,18 +244,12 @@ def mobilenet_v3_small(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[L
 
     Parameters
     ----------
-    inputs : (channels, height, width)
-    outputs : int
-        Classes.
+    inputs, outputs
+        As for `mobilenet_v2`.
 
     Returns
     -------
     list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
 
     References
     ----------
@@ -270,18 +264,12 @@ def mobilenet_v3_large(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[L
 
     Parameters
     ----------
-    inputs : (channels, height, width)
-    outputs : int
-        Classes.
+    inputs, outputs
+        As for `mobilenet_v2`.
 
     Returns
     -------
     list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
 
     References
     ----------
@@ -307,18 +295,12 @@ def mnasnet0_5(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
 
     Parameters
     ----------
-    inputs : (channels, height, width)
-    outputs : int
-        Classes.
+    inputs, outputs
+        As for `mobilenet_v2`.
 
     Returns
     -------
     list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
 
     References
     ----------
@@ -338,18 +320,12 @@ def efficientnet_b0(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Laye
 
     Parameters
     ----------
-    inputs : (channels, height, width)
-    outputs : int
-        Classes.
+    inputs, outputs
+        As for `mobilenet_v2`.
 
     Returns
     -------
     list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
 
     References
     ----------
@@ -371,18 +347,12 @@ def shufflenet_v2_x1_0(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[L
 
     Parameters
     ----------
-    inputs : (channels, height, width)
-    outputs : int
-        Classes.
+    inputs, outputs
+        As for `mobilenet_v2`.
 
     Returns
     -------
     list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
 
     References
     ----------
@@ -419,18 +389,12 @@ def squeezenet1_1(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]
 
     Parameters
     ----------
-    inputs : (channels, height, width)
-    outputs : int
-        Classes.
+    inputs, outputs
+        As for `mobilenet_v2`.
 
     Returns
     -------
     list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
 
     References
     ----------
@@ -460,23 +424,16 @@ def squeezenet1_1(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]
 
 @explains_arguments
 def convnext_tiny(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
-    """Return the layers of ConvNeXt-T.
+    """Return the layers of ConvNeXt-T, which begins with patches of 4 x 4, of small images 2 x 2.
 
     Parameters
     ----------
-    inputs : (channels, height, width)
-        Images below 64 x 64 begin with patches of 2 x 2; larger ones with 4 x 4.
-    outputs : int
-        Classes.
+    inputs, outputs
+        As for `mobilenet_v2`.
 
     Returns
     -------
     list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
 
     References
     ----------

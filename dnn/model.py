@@ -678,16 +678,11 @@ class NeuralNetwork(Networks):
 
     @explains_arguments
     def save_safetensors(self, path: str | PathLike[str]) -> None:
-        """Write `state_dict` for ``safetensors.torch.load_file``.
+        """Write `state_dict` for ``safetensors.torch.load_file``, as `save_weights` does.
 
         Parameters
         ----------
         path : path
-
-        Raises
-        ------
-        CheckpointError
-            If the file cannot be written.
         """
         self.save_weights(path)
 
@@ -695,7 +690,7 @@ class NeuralNetwork(Networks):
     def load_safetensors(
         self, path: str | PathLike[str], *, names: Mapping[str, str] | None = None
     ) -> LoadedWeights:
-        """Set parameters and running statistics from a safetensors file, as `load_weights` does.
+        """Set parameters and running statistics from a file, as `load_weights` does.
 
         Parameters
         ----------
@@ -705,11 +700,6 @@ class NeuralNetwork(Networks):
         Returns
         -------
         LoadedWeights
-
-        Raises
-        ------
-        CheckpointError
-            If the file cannot be read or does not fit; it names the array. The model is as it was.
         """
         return self.load_weights(path, names=names)
 

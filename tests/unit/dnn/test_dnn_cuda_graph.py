@@ -232,6 +232,31 @@ def test_frozen_parameters_stay_and_the_rest_is_as_on_the_cpu(cuda):
         np.testing.assert_allclose(found[cuda][name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def use_in_ensembles(ops, monkeypatch):
+    there = dnn.backend.ops_for
+    monkeypatch.setattr(
+        "dnn.ensemble.ops_for",
+        lambda device, routines=None: ops if device == "cuda" else there(device, routines),
+    )
+
+
+def test_weights_become_those_of_every_network(cuda, monkeypatch, ops, tmp_path):
+    use_in_ensembles(ops, monkeypatch)
+    given = dnn.NeuralNetwork(dnn.mlp(6, [5], 3), seed=9)
+    given.save_weights(tmp_path / "w.npz")
+    networks = dnn.Ensemble(dnn.mlp(6, [5], 3), seeds=[1, 2, 3], device=cuda)
+    start = networks.parameters["fully_connected_2.weight"].numpy()
+    networks.load_weights(tmp_path / "w.npz", skip=["fully_connected_2"])
+    networks.freeze("*", "!fully_connected_2")
+    x, y = device_checks.data()
+    networks.fit(x, y, epochs=1)
+    for k in range(3):
+        for name in networks.frozen:
+            expected = given.parameters[name].numpy()
+            np.testing.assert_array_equal(networks.parameters[name].numpy()[k], expected)
+    assert (networks.parameters["fully_connected_2.weight"].numpy() != start).all(axis=(1, 2)).all()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("networks", [1, 2])
 def test_layers_of_compact_networks_train_as_on_the_cpu(cuda, monkeypatch, ops, networks):
@@ -248,11 +273,7 @@ def test_layers_of_compact_networks_train_as_on_the_cpu(cuda, monkeypatch, ops, 
             *(dnn.Activation("relu6"), dnn.GlobalAvgPool2D(), dnn.FullyConnected(3)),
         ]
 
-    there = dnn.backend.ops_for
-    monkeypatch.setattr(
-        "dnn.ensemble.ops_for",
-        lambda device, routines=None: ops if device == "cuda" else there(device, routines),
-    )
+    use_in_ensembles(ops, monkeypatch)
     x, y = np.random.default_rng(0).normal(size=(10, 2, 4, 4)).astype("f4"), np.arange(10) % 3
     found = []
     for device in ("cpu", cuda):
