@@ -137,8 +137,9 @@ class Networks:
 'fully_connected_2.bias']
         """
         for pattern in patterns:
-            if not isinstance(pattern, str):
-                message = f"freeze: patterns of names are texts, and {pattern!r:.80} is none"
+            given: object = pattern
+            if not isinstance(given, str):
+                message = f"freeze: patterns of names are texts, and {given!r:.80} is none"
                 raise ConfigurationError(message)
         self._check_frozen(patterns)
         frozen = self.frozen
