@@ -331,6 +331,12 @@ class ChannelShuffle(Layer):
         if shape[0] % self.groups:
             message = f"groups = {self.groups} does not divide {shape[0]} channels"
             raise ConfigurationError(f"{self.name}: {message}")
+        self._shape = shape
+
+    @property
+    def sample_shape(self) -> Shape:
+        """Channels, height and width of an image."""
+        return self._shape
 
     def forward(self, x: Node) -> Node:
         """Return `x` with the first channel of each group first, then the second, and so on."""
