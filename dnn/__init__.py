@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dnn.backend.device import *  # noqa: F403
     from dnn.by_name import catalogue as catalogue
     from dnn.callbacks import *  # noqa: F403
+    from dnn.compact_nets import *  # noqa: F403
     from dnn.compilation import watched_compilation as watched_compilation
     from dnn.data.augmentation import *  # noqa: F403
     from dnn.data.dataset import *  # noqa: F403
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from dnn.distributed import SimulatedWorkers as SimulatedWorkers
     from dnn.ensemble import *  # noqa: F403
     from dnn.errors import *  # noqa: F403
+    from dnn.io.weights import LoadedWeights as LoadedWeights
+    from dnn.io.weights import read_weights as read_weights
     from dnn.layer_tables import *  # noqa: F403
     from dnn.layers import *  # noqa: F403
     from dnn.linalg import bmatmul as bmatmul
@@ -68,6 +71,10 @@ _PUBLIC = {
     "backend.device": "cuda_problem free_bytes free_memory limit_memory",
     "by_name": "catalogue",
     "callbacks": "BestCheckpoint Callback Checkpoint EarlyStopping Epoch ProgressBar Pruning",
+    "compact_nets": """
+        convnext_tiny efficientnet_b0 mnasnet0_5 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small
+        shufflenet_v2_x1_0 squeezenet1_1
+    """,
     "compilation": "watched_compilation",
     "data.augmentation": "Augmentation Crop Cutout Flip Images Normalise PixelMap Shift",
     "data.dataset": """
@@ -92,10 +99,12 @@ _PUBLIC = {
         DisagreementError DnnError DtypeError LabelError MissingDependencyError
         MixedPrecisionWarning NonFiniteError OutOfDeviceMemory OutOfRangeError PeerError ShapeError
     """,
+    "io.weights": "LoadedWeights read_weights",
     "layers": """
-        GRU LSTM RNN Activation AvgPool2D BatchNorm Concat Conv1D Conv2D Dropout EmbedColumns
-        Embedding Flatten FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output
-        RadialBasis Reshape Residual SequenceInput SpatialDropout Upsample2D
+        GRU LSTM RNN Activation AvgPool2D BatchNorm ChannelShuffle ChannelSlice Concat Conv1D Conv2D
+        Dropout EmbedColumns Embedding Flatten FullyConnected Gate GlobalAvgPool2D Input Layer
+        LayerNorm LayerNorm2D LayerScale MaxPool2D Output RadialBasis Reshape Residual SequenceInput
+        SpatialDropout StochasticDepth Upsample2D
     """,
     "layer_tables": "layer_kinds layers_from_tables",
     "linalg": "bmatmul",
@@ -106,7 +115,7 @@ _PUBLIC = {
     "memory": "MemoryManager",
     "metrics": "metrics_of_targets",
     "model": "History NeuralNetwork TrainingParameters",
-    "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 vgg16",
+    "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 resnext50_32x4d vgg16",
     "optimizers": """
         LARS SGD AdaGrad Adam AdamW GradientDescent Muon NAdam Optimizer RMSProp
     """,

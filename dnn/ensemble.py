@@ -28,7 +28,10 @@ from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
 from dnn.training.state import Snapshot, load_states, states_of, weights_of_each
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from dnn.callbacks import EarlyStopping
+    from dnn.io.weights import LoadedWeights
     from dnn.tensor import Tensor
     from dnn.training.parallel import Scheme
 
@@ -165,6 +168,36 @@ class Ensemble(Networks):
 
     def __len__(self) -> int:
         return len(self._seeds)
+
+    @explains_arguments
+    def load_weights(
+        self,
+        path: str | PathLike[str],
+        *,
+        names: str | Mapping[str, str] | None = None,
+        strict: bool = True,
+        skip: Sequence[str] = (),
+    ) -> LoadedWeights:
+        """Set parameters and running statistics of every network from a file.
+
+        Parameters
+        ----------
+        path : path
+        names, strict, skip
+            As for `NeuralNetwork.load_weights`.
+
+        Returns
+        -------
+        LoadedWeights
+
+        Raises
+        ------
+        CheckpointError, ConfigurationError, MissingDependencyError
+            As for `NeuralNetwork.load_weights`.
+        """
+        from dnn.io.weights import load_weights
+
+        return load_weights(self, path, names=names, strict=strict, skip=skip)
 
     def _set_state(self, name: str, value: float | Sequence[float]) -> None:
         buffer = self._network.state_buffer

@@ -350,6 +350,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "Mapping[int, float]": (_is_mapping, "a mapping"),
     "Mapping[str, float | Sequence[float]]": (_is_mapping, "a mapping"),
     "Mapping[str, Any]": (_is_mapping, "a mapping"),
+    "Mapping[str, str]": (_is_mapping, "a mapping"),
     "Array": (lambda value: hasattr(value, "ndim") and hasattr(value, "dtype"), "an array"),
     # What is in these is checked where it is used.
     "Sequence[Augmentation]": (_each(lambda value: True), "a list of Augmentation"),

@@ -37,6 +37,7 @@ from dnn.training.state import Snapshot, State, load_states, states_of, trained_
 if TYPE_CHECKING:
     from dnn.callbacks import Callback
     from dnn.data.dataset import Dataset
+    from dnn.io.weights import LoadedWeights
     from dnn.training.parallel import Scheme
 
 __all__ = ["History", "NeuralNetwork", "TrainingParameters"]
@@ -484,8 +485,14 @@ class NeuralNetwork(Networks):
 
         load_checkpoint(self, path)
 
-    def state_dict(self) -> dict[str, Array]:
+    @explains_arguments
+    def state_dict(self, names: str | None = None) -> dict[str, Array]:
         """Return parameters and running statistics as PyTorch has them.
+
+        Parameters
+        ----------
+        names : str, optional
+            A network of torchvision, such as ``"resnet18"``, whose names to take.
 
         Returns
         -------
@@ -493,13 +500,27 @@ class NeuralNetwork(Networks):
             Copies on the host, by the names that ``torch.nn.Sequential`` of the same layers without
             the `Input` gives, and in PyTorch's order of axes: such as ``0.weight``, of shape
             (units, inputs).
+
+        Raises
+        ------
+        ConfigurationError
+            If no network is called `names`.
         """
         self._check_whole("state_dict")
         from dnn.io.weights import state_dict
 
-        return state_dict(self)
+        return state_dict(self, names)
 
-    def load_state_dict(self, state: Mapping[str, Any], *, in_order: bool = False) -> None:
+    @explains_arguments
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        *,
+        in_order: bool = False,
+        names: str | None = None,
+        strict: bool = True,
+        skip: Sequence[str] = (),
+    ) -> LoadedWeights:
         """Set parameters and running statistics from a `state_dict` of PyTorch.
 
         Parameters
@@ -509,16 +530,32 @@ class NeuralNetwork(Networks):
         in_order : bool
             Ignore names, such as those of another module: take arrays in the order of `state`,
             which is that of ``module.state_dict()``.
+        names : str, optional
+            The network of torchvision whose names `state` has; found by the names if left out.
+        strict : bool
+            Whether `state` must have all arrays of the network, and no others. Shapes must fit in
+            any case.
+        skip : sequence of str
+            Arrays to leave as they are, by patterns of their names here or there, or of the
+            beginnings of these up to a dot: such as ``["fc"]``, of a last layer with other classes.
+
+        Returns
+        -------
+        LoadedWeights
+            Printed, a table of what was loaded and what was not.
 
         Raises
         ------
         CheckpointError
-            If they do not fit; it names the array. The model is as it was.
+            If they do not fit; it names the arrays. The model is as it was.
+        ConfigurationError
+            If no network is called `names`, or a pattern is of no array.
         """
         self._check_whole("load_state_dict")
         from dnn.io.weights import load_arrays
 
-        load_arrays(self, "the state dict", state, in_order)
+        how: dict[str, Any] = {"names": names, "strict": strict, "skip": skip}
+        return load_arrays(self, "the state dict", state, in_order, **how)
 
     def export_onnx(self, path: str | PathLike[str]) -> None:
         """Write the prediction as an ONNX model.
@@ -579,44 +616,99 @@ class NeuralNetwork(Networks):
         imported.load_into(model)
         return model
 
-    def save_safetensors(self, path: str | PathLike[str]) -> None:
-        """Write `state_dict` for ``safetensors.torch.load_file``.
+    @explains_arguments
+    def save_weights(self, path: str | PathLike[str], *, names: str | None = None) -> None:
+        """Write `state_dict` into a file: safetensors for PyTorch, or with the suffix .npz NumPy's.
 
         Parameters
         ----------
         path : path
+        names : str, optional
+            As for `state_dict`.
 
         Raises
         ------
         CheckpointError
             If the file cannot be written.
+        ConfigurationError
+            If no network is called `names`.
+        MissingDependencyError
+            If safetensors is not installed.
         """
-        self._check_whole("save_safetensors")
-        from dnn.io.weights import save_safetensors
+        self._check_whole("save_weights")
+        from dnn.io.weights import save_weights
 
-        save_safetensors(self, path)
+        save_weights(self, path, names)
 
+    @explains_arguments
+    def load_weights(
+        self,
+        path: str | PathLike[str],
+        *,
+        names: str | Mapping[str, str] | None = None,
+        strict: bool = True,
+        skip: Sequence[str] = (),
+    ) -> LoadedWeights:
+        """Set parameters and running statistics from a file.
+
+        Parameters
+        ----------
+        path : path
+            A safetensors or .npz file with the arrays of a `state_dict`, or a checkpoint of dnn, of
+            which optimizer and history are left alone.
+        names : str or mapping of str to str, optional
+            As for `load_state_dict`; or from names in the file to names in `state_dict`, where they
+            differ: whole names, or their beginnings up to a dot, such as ``{"fc1": "0"}``.
+        strict, skip
+            As for `load_state_dict`.
+
+        Returns
+        -------
+        LoadedWeights
+            Printed, a table of what was loaded and what was not.
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be read or does not fit; it names the arrays. The model is as it was.
+            A pickle, as ``torch.save`` writes it, is not read, and the message has the command
+            that converts it.
+        ConfigurationError
+            As for `load_state_dict`.
+        MissingDependencyError
+            If safetensors is not installed.
+        """
+        self._check_whole("load_weights")
+        from dnn.io.weights import load_weights
+
+        return load_weights(self, path, names=names, strict=strict, skip=skip)
+
+    @explains_arguments
+    def save_safetensors(self, path: str | PathLike[str]) -> None:
+        """Write `state_dict` for ``safetensors.torch.load_file``, as `save_weights` does.
+
+        Parameters
+        ----------
+        path : path
+        """
+        self.save_weights(path)
+
+    @explains_arguments
     def load_safetensors(
         self, path: str | PathLike[str], *, names: Mapping[str, str] | None = None
-    ) -> None:
-        """Set parameters and running statistics from a safetensors file of PyTorch.
+    ) -> LoadedWeights:
+        """Set parameters and running statistics from a file, as `load_weights` does.
 
         Parameters
         ----------
         path : path
         names : mapping of str to str, optional
-            From names in the file to names in `state_dict`, where they differ: whole names, or
-            their beginnings up to a dot, as in ``{"fc1": "0", "fc2": "2"}``.
 
-        Raises
-        ------
-        CheckpointError
-            If the file cannot be read or does not fit; it names the array. The model is as it was.
+        Returns
+        -------
+        LoadedWeights
         """
-        self._check_whole("load_safetensors")
-        from dnn.io.weights import load_safetensors
-
-        load_safetensors(self, path, names=names)
+        return self.load_weights(path, names=names)
 
     if not TYPE_CHECKING:  # type checkers are to report unknown attributes
 

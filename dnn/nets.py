@@ -28,12 +28,21 @@ from dnn.layers import (
     Residual,
 )
 
-__all__ = ["alexnet", "densenet121", "lenet5", "mlp", "resnet18", "resnet50", "vgg16"]
+__all__ = [
+    "alexnet",
+    "densenet121",
+    "lenet5",
+    "mlp",
+    "resnet18",
+    "resnet50",
+    "resnext50_32x4d",
+    "vgg16",
+]
 
 Image = tuple[int, int, int]
 
 
-def _input(inputs: Image) -> Input:
+def input_of(inputs: Image) -> Input:
     """Return the `Input` for images; `ConfigurationError` if `inputs` are not three integers."""
     try:
         channels, height, width = inputs
@@ -111,7 +120,7 @@ def lenet5(inputs: Image = (1, 28, 28), outputs: int = 10) -> list[Layer]:
     .. [1] LeCun et al., Gradient-based learning applied to document recognition, 1998, section II.
     """
     return [
-        _input(inputs),
+        input_of(inputs),
         *(Conv2D(6, 5, padding=2, initializer="he_uniform"), Activation("relu"), MaxPool2D(2)),
         *(Conv2D(16, 5, initializer="he_uniform"), Activation("relu"), MaxPool2D(2)),
         Flatten(),
@@ -150,8 +159,8 @@ def alexnet(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     .. [2] Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014,
        section 3.
     """
-    layers: list[Layer] = [_input(inputs)]
-    is_small = _is_small(inputs)
+    layers: list[Layer] = [input_of(inputs)]
+    is_small = are_small(inputs)
     window, stride, padding = (5, 1, 2) if is_small else (11, 4, 2)
     first = Conv2D(64, window, stride=stride, padding=padding, initializer="he_normal")
     layers += [first, Activation("relu"), _halving(is_small)]
@@ -166,7 +175,8 @@ def alexnet(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     return [*layers, FullyConnected(outputs)]
 
 
-def _is_small(inputs: Image) -> bool:
+def are_small(inputs: Image) -> bool:
+    """Whether images are below 64 x 64, for which networks have other first layers."""
     return max(inputs[1:]) < 64
 
 
@@ -210,7 +220,7 @@ def vgg16(
     .. [1] Simonyan and Zisserman, Very deep convolutional networks for large-scale image
        recognition, 2015, table 1, column D.
     """
-    layers: list[Layer] = [_input(inputs)]
+    layers: list[Layer] = [input_of(inputs)]
     for filters, number in VGG16:
         for _ in range(number):
             layers.append(_convolution(filters, 3, 1, bias=not batch_norm))
@@ -218,7 +228,7 @@ def vgg16(
             layers.append(Activation("relu"))
         layers.append(MaxPool2D(2, padding="same" if min(inputs[1:]) < 32 else "valid"))
     layers.append(Flatten())
-    if not _is_small(inputs):
+    if not are_small(inputs):
         for _ in range(2):
             units = FullyConnected(4096, initializer="he_uniform")
             layers += [units, Activation("relu"), Dropout(0.5)]
@@ -281,6 +291,37 @@ def resnet50(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     return _resnet(inputs, outputs, (3, 4, 6, 3), bottleneck_block, 4)
 
 
+@explains_arguments
+def resnext50_32x4d(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
+    """Return the layers of ResNeXt-50, whose convolutions have 32 groups.
+
+    Parameters
+    ----------
+    inputs : (channels, height, width)
+        As for `resnet18`.
+    outputs : int
+        Classes.
+
+    Returns
+    -------
+    list of Layer
+
+    Raises
+    ------
+    ConfigurationError
+        If `inputs` are not three numbers of at least 1.
+
+    References
+    ----------
+    .. [1] Xie et al., Aggregated residual transformations for deep neural networks, 2017, table 1.
+    """
+    return _resnet(inputs, outputs, (3, 4, 6, 3), _grouped_block, 4)
+
+
+def _grouped_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:
+    return bottleneck_block(channels, filters, stride, groups=32, width=2 * filters)
+
+
 def _resnet(
     inputs: Image,
     outputs: int,
@@ -300,8 +341,8 @@ def _resnet(
 
 def _first_layers(inputs: Image) -> list[Layer]:
     """Return the first layers of residual and dense networks, which put out 64 channels."""
-    layers: list[Layer] = [_input(inputs)]
-    if _is_small(inputs):
+    layers: list[Layer] = [input_of(inputs)]
+    if are_small(inputs):
         return [*layers, _convolution(64, 3, 1), BatchNorm(), Activation("relu")]
     layers += [_convolution(64, 7, 2), BatchNorm(), Activation("relu")]
     return [*layers, MaxPool2D(3, stride=2, padding=1)]
@@ -376,18 +417,22 @@ def basic_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:
     return [Residual(inside, _shortcut(channels, filters, stride)), Activation("relu")]
 
 
-def bottleneck_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:
+def bottleneck_block(
+    channels: int, filters: int, stride: int = 1, *, groups: int = 1, width: int | None = None
+) -> list[Layer]:
     """Return convolutions of 1 x 1, 3 x 3 and, to 4 times the filters, 1 x 1, and a shortcut [1]_.
 
-    `channels` are those of the input, and `stride` is that of the convolution in the middle.
+    `channels` are those of the input, and `stride` is that of the convolution in the middle, which
+    has `groups`; `width`, if given, are the filters of the first two.
 
     References
     ----------
     .. [1] He et al., Deep residual learning for image recognition, 2016, figure 5, right.
     """
+    width = filters if width is None else width
     inside = [
-        *(_convolution(filters, 1, 1), BatchNorm(), Activation("relu")),
-        *(_convolution(filters, 3, stride), BatchNorm(), Activation("relu")),
+        *(_convolution(width, 1, 1), BatchNorm(), Activation("relu")),
+        *(_convolution(width, 3, stride, groups=groups), BatchNorm(), Activation("relu")),
         *(_convolution(4 * filters, 1, 1), BatchNorm()),
     ]
     return [Residual(inside, _shortcut(channels, 4 * filters, stride)), Activation("relu")]
@@ -399,13 +444,16 @@ def _shortcut(channels: int, filters: int, stride: int) -> list[Layer] | None:
     return [_convolution(filters, 1, stride), BatchNorm()]
 
 
-def _convolution(filters: int, window: int, stride: int, *, bias: bool = False) -> Conv2D:
+def _convolution(
+    filters: int, window: int, stride: int, *, bias: bool = False, groups: int = 1
+) -> Conv2D:
     """Return a convolution that keeps the size of an image but for its stride."""
     return Conv2D(
         filters,
         window,
         stride=stride,
         padding=window // 2,
+        groups=groups,
         bias=bias,
         initializer="he_normal",
     )

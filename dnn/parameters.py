@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,7 +28,13 @@ from dnn.memory import MemoryManager
 if TYPE_CHECKING:
     from dnn.tensor import Tensor
 
-__all__ = ["BufferSlice", "FlatBuffer", "Segment"]
+__all__ = ["BufferSlice", "FlatBuffer", "Segment", "matches"]
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern, such as ``"conv2d_*"``, is of a name or of its beginning up to a dot."""
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
 
 
 class Segment(NamedTuple):
@@ -86,6 +93,8 @@ class FlatBuffer:
     ----------
     memory : MemoryManager
         HOST memory on the CPU, and DEVICE memory on a GPU.
+    trained : tuple of Segment
+        Of a buffer of gradients: the segments that an update reads and moves; all at first.
     flat : array, shape (P,) or (K, P)
         All of it, as functions of the device take it.
 
@@ -101,7 +110,7 @@ class FlatBuffer:
         ops: Ops,
         models: int | None = None,
     ) -> None:
-        self.segments = tuple(segments)
+        self.segments = self.trained = tuple(segments)
         self.models = models
         item = np.dtype(dtype).itemsize
         size = self.segments[-1].stop if self.segments else 0
@@ -147,6 +156,19 @@ class FlatBuffer:
         """The segments of the whole buffer, also if this is a part of it."""
         return self.segments
 
+    @property
+    def trained_ranges(self) -> list[slice]:
+        """The whole buffer, or ranges of the trained segments if others are between them."""
+        if self.trained == self.segments:
+            return [slice(None)]
+        trained, ranges, joins = {*self.trained}, list[slice](), False
+        for segment in self.segments:
+            if segment in trained:
+                start = ranges.pop().start if joins else segment.start
+                ranges.append(slice(start, segment.stop))
+            joins = segment in trained
+        return ranges
+
     def cut(self, flat: Array) -> Array:
         """Return the part of an array like the whole buffer's that belongs here: all of it."""
         return flat
@@ -182,6 +204,7 @@ class BufferSlice(FlatBuffer):
             for segment in whole.segments
             if segment.start < stop and segment.stop > start
         )
+        self.trained = self.segments
         self.models = None
         self.flat = whole.flat[start:stop]
         self.memory = MemoryManager.wrap(self.flat)

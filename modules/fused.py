@@ -32,6 +32,7 @@ from .hyperparameters import (
     loss_of,
     optimizer_of,
 )
+from .pretrained import Pretrained
 from .trial import ERRORS, Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
 
@@ -110,6 +111,7 @@ class _Training:
 
 _ON_CPU: Final = Compute()
 _ONCE: Final = TrialPlan()
+_UNTRAINED: Final = Pretrained()
 _log: Final = logging.getLogger(__name__)
 
 
@@ -123,10 +125,12 @@ class FusedTrainings:
         compute: Compute = _ON_CPU,
         plan: TrialPlan = _ONCE,
         checkpoints: Checkpoints | None = None,
+        start: Pretrained = _UNTRAINED,
     ) -> None:
         self._plan = plan
         self._checkpoints = checkpoints
         self._rounds = rounds
+        self._start = start
         self._table = table
         self._compute = compute
         self._networks_at_once = MOST_NETWORKS
@@ -400,6 +404,7 @@ class FusedTrainings:
                 routines=self._table,
                 **self._compute.networks,
             )
+            self._start.begin(model)
             fit = partial(
                 model.fit, alone.training, batch_size=batch_size_of(wanted), progress=False
             )
@@ -434,6 +439,7 @@ class FusedTrainings:
             )
         else:
             networks.restart(seeds, optimizer, rates, loss)
+        self._start.begin(networks)
         self._kept[key] = networks
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)

@@ -282,16 +282,16 @@ def metrics_of(predicted: Any, validation: Dataset) -> dict[str, Any]:
     )
 
 
-def place_of_data(path: str, folder: Path) -> Path:
+def place_of_data(path: str, folder: Path, option: str = "path") -> Path:
     """Return the place that a path in a workflow file means, relative to the file's folder.
 
     ``$NAME`` stands for an environment variable, ``~`` for the home folder. A ValueError with a
-    ``remedy`` if such a variable is not set.
+    ``remedy`` if such a variable is not set; `option` is the name of the path in the file.
     """
     expanded = os.path.expanduser(os.path.expandvars(path))
     if found := re.search(r"\$(?:\{(\w+)\}|(\w+))", expanded):
         name = found[1] or found[2]
-        error = ValueError(f"path = {path!r}: the environment variable {name} is not set")
+        error = ValueError(f"{option} = {path!r}: the environment variable {name} is not set")
         error.remedy = f"set it, as in export {name}=/a/folder, or write the place itself"  # type: ignore[attr-defined]
         raise error
     return folder / expanded

@@ -28,10 +28,11 @@ from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities, prepared, strata_of
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import built, layer_models, rows_of, with_layers
+from .pretrained import Pretrained, place_of_weights
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import ReadingOptions, augmentations_of, is_own, is_table, shape_of
-from .trainer_options import LAYERS, OF_DATASET, OF_TRIALS, TrainerOptions
+from .trainer_options import LAYERS, OF_DATASET, OF_START, OF_TRIALS, TrainerOptions
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
 
@@ -68,12 +69,14 @@ class Options(TrainerOptions):
         folder: Path,
         table: RoutineTable | None = None,
         compute: Compute | None = None,
+        run_dir: Path | None = None,
         kept_in: Path | None = None,
     ) -> Task:
         """Return the function that is called for each trial, with its options.
 
         `table` and `compute` are for networks of dnn; without `compute`, they are trained as on a
-        rank without GPUs. `kept_in` is the folder for checkpoints.
+        rank without GPUs. `run_dir` is that of the run, where there is one, and `kept_in` the folder
+        for checkpoints.
         """
         if self.train is not None:
             return Task(self.train, self.options, folder)
@@ -86,6 +89,9 @@ class Options(TrainerOptions):
         if "checkpoints" in given:
             given["checkpoints"] = self.checkpoints and self.checkpoints.model_dump()
             given[_KEPT] = kept_in and str(kept_in)
+        given |= {name: getattr(self, name) for name in {*OF_START} & self.model_fields_set}
+        if self.weights is not None:
+            given["weights"] = str(place_of_weights(self.weights, folder, run_dir))
         if table is not None:
             given[_TABLE] = table.to_json()
         return Task(prepare, given, folder)
@@ -165,7 +171,7 @@ def _run(ctx: Context, options: Options, compute: Compute) -> int:
         measured = options.routines == "measured"
         kept_in = ctx.run_dir / FOLDER / f"{ctx.group}.{ctx.module}"
         with routines_of_run(ctx, rank, ranks, compute, measured=measured) as table:
-            task = options.task(ctx.folder, table, compute, kept_in)
+            task = options.task(ctx.folder, table, compute, ctx.run_dir, kept_in)
             return run_trainer(ctx, task, options.limits)
     return run_trainer(ctx, options.task(ctx.folder, compute=compute), options.limits)
 
@@ -223,8 +229,8 @@ def try_point(
     out the one that follows from these.
     """
     own_seed = trial_seed(seed, trial) if own_seed is None else own_seed
-    task = options.task(folder)
     try:
+        task = options.task(folder)
         function = task.load()
     except Exception as error:
         return describe_error(error) + _own_line(traceback.format_exc(), folder), 0.0, {}
@@ -309,15 +315,24 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
         if rounds[0].is_sequence:
             smallest["recurrent"] = [1]
         train(smallest, 0, rounds[0], table=table, compute=compute)
+    weights = None if given.weights is None else place_of_weights(given.weights, folder)
+    start = Pretrained(weights, given.head == "new", tuple(given.freeze))
     parallel = given.training.chosen
     checkpoints = None
     if given.checkpoints is not None:
         changes = [[type(change).__name__, vars(change)] for change in rounds.augment]
         routines = None if table is None else table.choices
-        facts = {**compute.facts(), "routines": routines, "augment": changes}
+        facts = {
+            **compute.facts(),
+            "routines": routines,
+            "augment": changes,
+            "start": start.facts(),
+        }
         place = None if kept_in is None else Path(kept_in)
         checkpoints = Checkpoints(place, given.checkpoints, folder, facts)
-    return NetworkTrainer(rounds, table, compute, parallel, given.layers, given.plan, checkpoints)
+    return NetworkTrainer(
+        rounds, table, compute, parallel, given.layers, given.plan, checkpoints, start
+    )
 
 
 def describe_network(

@@ -25,6 +25,7 @@ from .evaluation import SPLIT_COLUMNS, EvaluationOptions
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
 from .parallel import TrainingOptions
+from .pretrained import place_of_weights, problem_with_weights, written_by_run
 from .problems import at, problem
 from .sweep.runners import TRAINERS, parse_memory
 from .tabular import (
@@ -50,7 +51,9 @@ OF_DATASET = (
 LAYERS = "layers"
 OF_TRIALS = ("patience", "min_delta", "watch", "seeds", "seeds_score", "checkpoints")
 """Options of how the networks of a trial are trained."""
-_OF_NETWORKS = ("device", "precision", "training", LAYERS, *OF_TRIALS)
+OF_START = ("weights", "head", "freeze")
+"""Options of what networks start from."""
+_OF_NETWORKS = ("device", "precision", "training", LAYERS, *OF_TRIALS, *OF_START)
 
 
 def _named(kind: str) -> str:
@@ -163,6 +166,23 @@ class TrainerOptions(BaseModel):
         description="keeps the networks of trials as they are at the end, from which trials with "
         "more epochs go on: a table, which may be empty",
     )
+    weights: str | None = Field(
+        None,
+        description="a file of weights that networks start from: safetensors, .npz, or a model of "
+        "another sweep; relative to the workflow file, or $DIEL_RUN_DIR/NAME, which an "
+        "earlier module of the run writes",
+    )
+    head: Literal["loaded", "new"] = Field(
+        "loaded",
+        description="whether the last layer is in the weights too, or begins anew, as for other "
+        "classes",
+    )
+    freeze: list[str] = Field(
+        [],
+        description="parameters that training leaves as they are, by patterns of their names, such "
+        'as "conv2d_*"; "*" is all, one that begins with ! is none of them, and a new head never '
+        "is",
+    )
     train: str | None = Field(
         None,
         json_schema_extra={"is_first": True},
@@ -265,6 +285,7 @@ class TrainerOptions(BaseModel):
             raise ValueError("options are for a function of your own: they go with train")
         if self.layers is not None:
             self._check_layers(self.layers)
+        self._check_start(info)
         assert self.dataset is not None
         self._check_columns(self.dataset)
         self._check_place(self.dataset, info)
@@ -329,6 +350,32 @@ class TrainerOptions(BaseModel):
                 call = f"import dnn; dnn.download({dataset!r}, {str(place)!r})"
                 remedy = f'get them: python -c "{call}"'
             raise self._problem_of("path", text, remedy)
+
+    def _check_start(self, info: ValidationInfo) -> None:
+        """Check what networks start from, and what is frozen of them."""
+        chosen = self.training.chosen
+        if self.freeze and chosen is not None and chosen.name != "data":
+            text = f'scheme "{chosen.name}" moves all parameters: nothing can be frozen'
+            raise self._problem_of(
+                "freeze", text, 'remove freeze, or say training.parallel = "data"'
+            )
+        if self.weights is not None and chosen is not None and chosen.name == "mesh":
+            text = "no rank of a mesh has the whole network, which weights are loaded into"
+            raise self._problem_of("weights", text, "take another scheme, or one process")
+        if self.weights is None:
+            if self.head == "new":
+                text = "head is about weights of a file, and there is none"
+                raise self._problem_of("head", text, "add weights, or remove head")
+            return
+        if written_by_run(self.weights):
+            return  # perhaps it is not there yet
+        try:
+            folder = (info.context or {}).get("folder", Path())
+            text, remedy = problem_with_weights(place_of_weights(self.weights, folder))
+        except ValueError as error:
+            text, remedy = str(error), getattr(error, "remedy", "")
+        if text:
+            raise self._problem_of("weights", text, remedy)
 
     def _check_layers(self, layers: LayerTables) -> None:
         problems = list(layer_problems(layers))

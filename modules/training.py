@@ -27,6 +27,7 @@ from .hyperparameters import (
 from .layer_list import LayerTables, with_layers
 from .parallel import Parallel
 from .predictions import place_of_predictions, write_predictions
+from .pretrained import Pretrained
 from .sweep.ledger import plain
 from .trial import DIVERGED, ERRORS, SPLITS, Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _ON_CPU: Final = Compute()
 _ONCE: Final = TrialPlan()
+_UNTRAINED: Final = Pretrained()
 _log = logging.getLogger(__name__)
 
 
@@ -43,8 +45,8 @@ class NetworkTrainer:
     """Trains multilayer perceptrons, one trial or several at once.
 
     `facts` are those of the device. There is a `save_model` only if safetensors can write one.
-    `layers`, if given, define the network, see `modules.layer_list`.
-    `plan` says for how long and with how many seeds a point is trained; networks go on from
+    `layers`, if given, define the network, see `modules.layer_list`; `start` is what it goes on
+    from. `plan` says for how long and with how many seeds a point is trained; networks go on from
     `checkpoints`, if there are any.
     Where a copy has several ranks, `parallel` says how they train each network together; all of
     them call the same methods.
@@ -59,16 +61,18 @@ class NetworkTrainer:
         layers: LayerTables | None = None,
         plan: TrialPlan = _ONCE,
         checkpoints: Checkpoints | None = None,
+        start: Pretrained = _UNTRAINED,
     ) -> None:
         self._layers = layers
         self._plan = plan
         self._checkpoints = checkpoints
+        self._start = start
         self._parallel = parallel
         self._scheme: tuple[Any, Any] = (None, None)
         self._rounds = rounds
         self._table = table
         self._compute = compute
-        self._together = FusedTrainings(rounds, table, compute, plan, checkpoints)
+        self._together = FusedTrainings(rounds, table, compute, plan, checkpoints, start)
         self._of_counts: FusedTrainings | None = None
         self.facts = compute.facts()
         if importlib.util.find_spec("safetensors") is not None:
@@ -118,6 +122,7 @@ class NetworkTrainer:
                 _ONCE if is_test else self._plan,
                 self._plan.epochs_to_test(jobs, done, jobs[number].outer) if is_test else None,
                 self._checkpoints,
+                self._start,
             )
 
         for number in range(len(rounds)):
@@ -220,7 +225,7 @@ class NetworkTrainer:
         data = rounds[0] if is_alone else rounds.whole()
         scheme = self._scheme_of(report)
         seed = self._seed(wanted, report)
-        model = _model(wanted, seed, data, self._table, self._compute, scheme)
+        model = _model(wanted, seed, data, self._table, self._compute, scheme, self._start)
         rule = self._plan.rule() if is_alone else None
         epochs = None if is_alone else self._epochs_of_all(wanted, report, scheme)
         with self._compute.without_warnings():
@@ -366,6 +371,7 @@ def train(
     plan: TrialPlan = _ONCE,
     epochs: int | None = None,
     checkpoints: Checkpoints | None = None,
+    start: Pretrained = _UNTRAINED,
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
@@ -377,13 +383,13 @@ def train(
 
     `report` gets the metrics after each epoch, and may end the training; where it cannot, after
     those of `curve_epochs`. By `scheme`, a `dnn.Scheme`, several ranks train the network together;
-    each of them makes the same call. A `NonFiniteError`, which names the layer, if the loss was
-    never finite in float16.
+    each of them makes the same call. `start` is what the network goes on from. A `NonFiniteError`,
+    which names the layer, if the loss was never finite in float16.
     """
     from dnn import resume_training
 
     wanted = Hyperparameters.model_validate(dict(parameters))
-    model = _model(wanted, seed, data, table, compute, scheme)
+    model = _model(wanted, seed, data, table, compute, scheme, start)
     most, rule = epochs or wanted.epochs, plan.rule()
     shown = _shown(report, most, rule)
     reported: Reports = []
@@ -449,10 +455,11 @@ def _model(
     table: RoutineTable | None,
     compute: Compute,
     scheme: Any,
+    start: Pretrained,
 ) -> NeuralNetwork:
     from dnn import NeuralNetwork
 
-    return NeuralNetwork(
+    model = NeuralNetwork(
         layers_of(
             wanted,
             data.features,
@@ -468,6 +475,8 @@ def _model(
         parallel=scheme,
         **compute.networks,
     )
+    start.begin(model)
+    return model
 
 
 def _shown(report: Report | None, epochs: int, rule: EarlyStopping | None) -> Collection[int]:

@@ -11,21 +11,27 @@ from dnn.layers import (
     Activation,
     AvgPool2D,
     BatchNorm,
+    ChannelShuffle,
+    ChannelSlice,
     Concat,
     Conv1D,
     Conv2D,
     Dropout,
     Flatten,
     FullyConnected,
+    Gate,
     GlobalAvgPool2D,
     Input,
     LayerNorm,
+    LayerNorm2D,
+    LayerScale,
     MaxPool2D,
     Output,
     RadialBasis,
     Reshape,
     Residual,
     SpatialDropout,
+    StochasticDepth,
     Upsample2D,
 )
 from dnn.layers.layer import NoiseSource, build_all
@@ -43,8 +49,11 @@ LAYERS = {
     "Flatten": lambda shape: Flatten(),
     "FullyConnected": lambda shape: FullyConnected(3),
     "FullyConnected without bias": lambda shape: FullyConnected(3, bias=False),
+    "Gate": lambda shape: Gate([LayerNorm(epsilon=0.1), Activation("sigmoid")]),
     "Input": lambda shape: Input(*shape),
     "LayerNorm": lambda shape: LayerNorm(epsilon=0.1),
+    "LayerScale": lambda shape: LayerScale(0.5),
+    "StochasticDepth": lambda shape: StochasticDepth(0.4),
     "Output": lambda shape: Output(*shape),
     "Conv1D": lambda shape: Conv1D(4, 2, dilation=2, padding="causal"),
     "Conv1D without bias": lambda shape: Conv1D(2, 3, stride=2, padding="same", bias=False),
@@ -64,8 +73,18 @@ LAYERS = {
 IMAGES = {
     "AvgPool2D": lambda shape: AvgPool2D(2, stride=1, padding="same"),
     "BatchNorm of images": lambda shape: BatchNorm(epsilon=0.1),
+    "ChannelShuffle": lambda shape: ChannelShuffle(shape[0]),
+    "ChannelSlice": lambda shape: ChannelSlice(1, shape[0] - 1),
+    "Concat with a shortcut": lambda shape: Concat(
+        [Conv2D(2, 3, stride=2, padding=1), Activation("tanh")], [AvgPool2D(1, stride=2)]
+    ),
     "Conv2D": lambda shape: Conv2D(4, (2, 3), stride=2, padding="same"),
     "Conv2D without bias": lambda shape: Conv2D(2, 1, bias=False),
+    "Gate of images": lambda shape: Gate(
+        [GlobalAvgPool2D(), Reshape(shape[0], 1, 1), Conv2D(shape[0], 1), Activation("sigmoid")]
+    ),
+    "LayerNorm2D": lambda shape: LayerNorm2D(epsilon=0.1),
+    "LayerScale of images": lambda shape: LayerScale(0.5),
     "GlobalAvgPool2D": lambda shape: GlobalAvgPool2D(),
     "MaxPool2D": lambda shape: MaxPool2D(2, padding="same"),
     "Residual of images": lambda shape: Residual(

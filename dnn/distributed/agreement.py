@@ -39,6 +39,7 @@ def agreement_facts(fit: Fit, same_rows: bool) -> dict[str, Any]:
         "layers": _layers(network),
         "dtype": network.precision.name,
         "loss": [type(network.loss).__name__, repr(dict(network.loss.hyperparameters))],
+        "frozen parameters": network.frozen,
         "optimizer": _text(networks.optimizer),
         "seed": [int(seed) for seed in networks._seeds],
         "epochs": [int(epochs) for epochs in fit.epochs],

@@ -53,6 +53,7 @@ class RanksScheme(Scheme):
     """
 
     accumulates = False
+    freezes = False
     same_rows = True
 
     def __init__(self, communicator: Any) -> None:

@@ -70,6 +70,7 @@ class SimulatedWorkers(Scheme):
     """
 
     accumulates = False
+    freezes = False
 
     @explains_arguments
     def __init__(

@@ -26,6 +26,8 @@ from dnn.layers import (
     Activation,
     AvgPool2D,
     BatchNorm,
+    ChannelShuffle,
+    ChannelSlice,
     Concat,
     Conv1D,
     Conv2D,
@@ -34,15 +36,19 @@ from dnn.layers import (
     Embedding,
     Flatten,
     FullyConnected,
+    Gate,
     GlobalAvgPool2D,
     Input,
     Layer,
     LayerNorm,
+    LayerNorm2D,
+    LayerScale,
     MaxPool2D,
     Output,
     Reshape,
     Residual,
     SpatialDropout,
+    StochasticDepth,
     Upsample2D,
 )
 from dnn.losses import BinaryCrossEntropy
@@ -428,14 +434,52 @@ def _residual(writer: _Writer, layer: Residual, x: str) -> str:
 
 def _concat(writer: _Writer, layer: Concat, x: str) -> str:
     return writer.node(
-        "Concat", [x, writer.chain(layer.layers, x)], layer.name, axis=layer.axis + 1
+        "Concat",
+        [writer.chain(layer.shortcut, x), writer.chain(layer.layers, x)],
+        layer.name,
+        axis=layer.axis + 1,
     )
+
+
+def _gate(writer: _Writer, layer: Gate, x: str) -> str:
+    return writer.node("Mul", [x, writer.chain(layer.layers, x)], layer.name)
+
+
+def _layer_scale(writer: _Writer, layer: LayerScale, x: str) -> str:
+    return writer.node("Mul", [x, *writer.weights(layer, "factor")], layer.name)
+
+
+def _layer_norm2d(writer: _Writer, layer: LayerNorm2D, x: str) -> str:
+    last = writer.node("Transpose", [x], f"{layer.name}.channels_last", perm=[0, 2, 3, 1])
+    weights, how = writer.weights(layer, "scale", "shift"), {"axis": -1, "epsilon": layer.epsilon}
+    y = writer.node("LayerNormalization", [last, *weights], f"{layer.name}.normalised", **how)
+    return writer.node("Transpose", [y], layer.name, perm=[0, 3, 1, 2])
+
+
+def _channel_slice(writer: _Writer, layer: ChannelSlice, x: str) -> str:
+    ends = {"start": layer.start, "stop": layer.start + layer.channels, "axis": 1}
+    names = [writer.value(layer, name, [value], np.int64) for name, value in ends.items()]
+    return writer.node("Slice", [x, *names], layer.name)
+
+
+def _channel_shuffle(writer: _Writer, layer: ChannelShuffle, x: str) -> str:
+    channels, *size = layer.sample_shape
+    shapes = (0, layer.groups, channels // layer.groups, *size), (0, channels, *size)
+    apart, whole = (
+        writer.value(layer, name, shape, np.int64)
+        for name, shape in zip(("groups", "shape"), shapes, strict=True)
+    )
+    y = writer.node("Reshape", [x, apart], f"{layer.name}.apart")
+    y = writer.node("Transpose", [y], f"{layer.name}.turned", perm=[0, 2, 1, 3, 4])
+    return writer.node("Reshape", [y, whole], layer.name)
 
 
 _WRITE: dict[type[Layer], Callable[[_Writer, Any, str], str]] = {
     Activation: _activation,
     AvgPool2D: _avg_pool2d,
     BatchNorm: _batch_norm,
+    ChannelShuffle: _channel_shuffle,
+    ChannelSlice: _channel_slice,
     Concat: _concat,
     Conv1D: _conv1d,
     Conv2D: _conv2d,
@@ -445,14 +489,18 @@ _WRITE: dict[type[Layer], Callable[[_Writer, Any, str], str]] = {
     Flatten: _flatten,
     FullyConnected: _fully_connected,
     GRU: _recurrent,
+    Gate: _gate,
     GlobalAvgPool2D: _global_avg_pool2d,
     LSTM: _recurrent,
     LayerNorm: _layer_norm,
+    LayerNorm2D: _layer_norm2d,
+    LayerScale: _layer_scale,
     MaxPool2D: _max_pool2d,
     Output: _nothing,
     RNN: _recurrent,
     Reshape: _reshape,
     Residual: _residual,
     SpatialDropout: _nothing,
+    StochasticDepth: _nothing,
     Upsample2D: _upsample2d,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,15 @@ __all__ = [
     "Dropout",
     "Flatten",
     "FullyConnected",
+    "Gate",
     "Input",
+    "LayerScale",
     "Output",
     "RadialBasis",
     "Reshape",
     "Residual",
     "SpatialDropout",
+    "StochasticDepth",
 ]
 
 
@@ -314,6 +317,15 @@ class Nested(Layer):
             layer.begin(noise)
 
 
+def leaves_of(layers: Sequence[Layer]) -> Iterator[Layer]:
+    """Yield layers, with those inside in place of a `Nested`."""
+    for layer in layers:
+        if isinstance(layer, Nested):
+            yield from leaves_of(layer.inside)
+        else:
+            yield layer
+
+
 class Residual(Nested):
     """A residual block: ``y = x + layers(x)``, or ``y = shortcut(x) + layers(x)``.
 
@@ -380,6 +392,9 @@ class Concat(Nested):
     layers : sequence of Layer
         Their names begin with the name of this layer. They keep the shape of a sample, but for the
         number of its channels.
+    shortcut : sequence of Layer, optional
+        The output of `layers` is put behind the output of these layers; their names begin with
+        ``concat_1.shortcut``. Then both may change the shape alike.
 
     Raises
     ------
@@ -392,29 +407,123 @@ class Concat(Nested):
     """
 
     @explains_arguments
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[Layer], shortcut: Sequence[Layer] | None = None) -> None:
         super().__init__()
         self.layers = tuple(layers)
         if not self.layers:
             raise ConfigurationError("Concat: there is no layer in it")
+        if shortcut:  # set where there is one alone: older checkpoints do not have it
+            self.shortcut = tuple(shortcut)
 
     def build(self, shape: Shape) -> None:
         """Build the inner layers, and add their parameters and states to this layer's."""
         end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1].shape[1:]
-        self.axis = 0 if len(shape) == 3 else len(shape) - 1
-        kept = [n for i, n in enumerate(shape) if i != self.axis]
-        if len(end) != len(shape) or [n for i, n in enumerate(end) if i != self.axis] != kept:
+        beside, whose = shape, "they may change the number of channels alone"
+        if self.shortcut:
+            prefix = f"{self.name}.shortcut."
+            beside = build_all(self.shortcut, shape, self.dtype, prefix)[-1].shape[1:]
+            whose = f"the shortcut into {beside}, and only the channels may differ"
+        self.axis = 0 if len(beside) == 3 else len(beside) - 1
+        kept = [n for i, n in enumerate(beside) if i != self.axis]
+        if len(end) != len(beside) or [n for i, n in enumerate(end) if i != self.axis] != kept:
+            message = f"the layers inside turn samples of {shape} into {end}; {whose}"
+            raise ShapeError(self.name, message, beside, end)
+        self.declare_inner()
+
+    def forward(self, x: Node) -> Node:
+        """Return `x`, or what the shortcut makes of it, and behind it the output of the layers."""
+        y = x
+        for layer in self.layers:
+            y = layer.forward(y)
+        for layer in self.shortcut:
+            x = layer.forward(x)
+        return operations.concat([x, y], self.axis + 1)
+
+
+class Gate(Nested):
+    """A layer that multiplies its input by the output of inner layers: ``y = x layers(x)``.
+
+    Squeeze-and-excitation [1]_ is one of images, whose inner layers put out a number for each
+    channel, of shape (channels, 1, 1)::
+
+        Gate([
+            *(GlobalAvgPool2D(), Reshape(channels, 1, 1)),
+            *(Conv2D(channels // 4, 1), Activation("relu")),
+            *(Conv2D(channels, 1), Activation("sigmoid")),
+        ])
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Their names begin with the name of this layer. They put out samples that broadcast to the
+        shape of a sample.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no layer; when the network is built, `ShapeError` if the shapes do not fit.
+
+    References
+    ----------
+    .. [1] Hu et al., Squeeze-and-excitation networks, 2018, section 3.
+    """
+
+    @explains_arguments
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+        if not self.layers:
+            raise ConfigurationError("Gate: there is no layer in it")
+
+    def build(self, shape: Shape) -> None:
+        """Build the inner layers, and add their parameters and states to this layer's."""
+        end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1].shape[1:]
+        pairs = zip(end, shape, strict=False)
+        if len(end) != len(shape) or any(n not in (1, wanted) for n, wanted in pairs):
             message = f"the layers inside turn samples of {shape} into {end}"
-            message += "; they may change the number of channels alone"
+            message += ", which do not broadcast to the same shape"
             raise ShapeError(self.name, message, shape, end)
         self.declare_inner()
 
     def forward(self, x: Node) -> Node:
-        """Return `x` and the output of the layers, concatenated along the axis of channels."""
+        """Return `x` times the output of the layers."""
         y = x
         for layer in self.layers:
             y = layer.forward(y)
-        return operations.concat([x, y], self.axis + 1)
+        return x * y
+
+
+class LayerScale(Layer):
+    """A trained factor for each channel, which begins small at the end of a `Residual` [1]_.
+
+    Channels stand along the first axis of an image, a sample of three axes, and along the last axis
+    of other samples.
+
+    Parameters
+    ----------
+    start : float
+        First value of each factor.
+
+    References
+    ----------
+    .. [1] Touvron et al., Going deeper with image transformers, 2021, section 2.
+    """
+
+    @explains_arguments
+    def __init__(self, start: float = 1e-6) -> None:
+        super().__init__()
+        self.start = float(start)
+
+    def build(self, shape: Shape) -> None:
+        """Declare the factors, of shape (channels, 1, 1) for images."""
+        if not shape:
+            raise ShapeError(self.name, "a sample must have an axis of channels", shape)
+        channels = (shape[0], 1, 1) if len(shape) == 3 else shape[-1:]
+        self.factor = self.parameter("factor", channels, constant(self.start))
+
+    def forward(self, x: Node) -> Node:
+        """Return `x` with each channel times its factor."""
+        return x * self.factor
 
 
 class Dropout(Layer):
@@ -501,3 +610,28 @@ class SpatialDropout(Dropout):
     def noise_shape(self, x: Node) -> Shape:
         """Return (batch, channels, 1, 1), one random number for each channel."""
         return (*x.shape[:2], 1, 1)
+
+
+class StochasticDepth(Dropout):
+    """In training, each sample as a whole is 0 with probability `rate`, and else larger.
+
+    At the end of the layers in a `Residual` it leaves the shortcut alone [1]_.
+
+    Parameters
+    ----------
+    rate : float, in 0 .. 1 without 1
+        As for `Dropout`.
+
+    Raises
+    ------
+    ConfigurationError
+        As for `Dropout`.
+
+    References
+    ----------
+    .. [1] Huang et al., Deep networks with stochastic depth, 2016, section 3.
+    """
+
+    def noise_shape(self, x: Node) -> Shape:
+        """Return (batch, 1, ...), one random number for each sample."""
+        return (x.shape[0], *(1,) * (x.ndim - 1))

@@ -16,7 +16,15 @@ from dnn.graph.operations.convolution import does_not_fit, padding_of, pair_of
 from dnn.initializers import Initializer, initializer_of, zeros
 from dnn.layers.layer import Layer
 
-__all__ = ["AvgPool2D", "Conv2D", "GlobalAvgPool2D", "MaxPool2D", "Upsample2D"]
+__all__ = [
+    "AvgPool2D",
+    "ChannelShuffle",
+    "ChannelSlice",
+    "Conv2D",
+    "GlobalAvgPool2D",
+    "MaxPool2D",
+    "Upsample2D",
+]
 
 Pair = tuple[int, int]
 Padding = str | int | Sequence[int] | Sequence[Sequence[int]]
@@ -289,3 +297,85 @@ class Upsample2D(Layer):
         apart = operations.reshape(x, (images, channels, height, 1, width, 1))
         wide = operations.broadcast_to(apart, (images, channels, height, down, width, right))
         return operations.reshape(wide, (images, channels, height * down, width * right))
+
+
+class ChannelShuffle(Layer):
+    """The channels of images in another order, so that groups of convolutions mix [1]_.
+
+    Channels (0, 1, 2, 3, 4, 5) become (0, 3, 1, 4, 2, 5) with two groups.
+
+    Parameters
+    ----------
+    groups : int
+
+    Raises
+    ------
+    ConfigurationError
+        When the network is built, if the groups do not divide the channels, and `ShapeError` if
+        samples are no images.
+
+    References
+    ----------
+    .. [1] Zhang et al., ShuffleNet: an extremely efficient convolutional neural network for mobile
+       devices, 2018, section 3.1.
+    """
+
+    @explains_arguments
+    def __init__(self, groups: int = 2) -> None:
+        super().__init__()
+        self.groups = check_count("ChannelShuffle: groups", groups)
+
+    def build(self, shape: Shape) -> None:
+        """Raise an error unless the groups divide the channels of images."""
+        check_image(self, shape)
+        if shape[0] % self.groups:
+            message = f"groups = {self.groups} does not divide {shape[0]} channels"
+            raise ConfigurationError(f"{self.name}: {message}")
+        self._shape = shape
+
+    @property
+    def sample_shape(self) -> Shape:
+        """Channels, height and width of an image."""
+        return self._shape
+
+    def forward(self, x: Node) -> Node:
+        """Return `x` with the first channel of each group first, then the second, and so on."""
+        images, channels, *size = x.shape
+        apart = operations.reshape(x, (images, self.groups, channels // self.groups, *size))
+        return operations.reshape(operations.transpose(apart, (0, 2, 1, 3, 4)), x.shape)
+
+
+class ChannelSlice(Layer):
+    """Some of the channels of images, one behind the other.
+
+    Parameters
+    ----------
+    channels : int
+        How many.
+    start : int
+        The first of them, counted from 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is out of its range; when the network is built, `ShapeError` if samples are no
+        images of so many channels.
+    """
+
+    @explains_arguments
+    def __init__(self, channels: int, start: int = 0) -> None:
+        super().__init__()
+        self.channels = check_count("ChannelSlice: channels", channels)
+        self.start = check_count("ChannelSlice: start", start, 0)
+
+    def build(self, shape: Shape) -> None:
+        """Raise `ShapeError` unless samples are images with these channels."""
+        check_image(self, shape)
+        stop = self.start + self.channels
+        if shape[0] < stop:
+            message = f"a sample has {shape[0]} channels, and {self.start} .. {stop - 1} are taken"
+            raise ShapeError(self.name, message, shape, (stop, *shape[1:]))
+
+    def forward(self, x: Node) -> Node:
+        """Return these channels of `x`."""
+        return x[:, self.start : self.start + self.channels]

@@ -62,6 +62,8 @@ class Layer:
         Likewise: arrays that are kept and that no gradient changes, such as running means.
     training : bool
         Whether `forward` composes a training step, or a prediction.
+    frozen : frozenset of str
+        Names, in the layer, of the parameters that training leaves as they are.
     integers : bool
         Whether it is a first layer that takes integers.
     """
@@ -70,6 +72,7 @@ class Layer:
     integers: bool = False
     dtype: np.dtype[Any] = np.dtype(np.float32)
     training: bool = False
+    frozen: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self.parameters: list[Parameter] = []
@@ -77,6 +80,12 @@ class Layer:
         self._assignments: list[Node] = []
         self._noise: NoiseSource | None = None
         self._draws = 0
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it has parameters, and training leaves all of them as they are."""
+        own = {each.node.name.rpartition(".")[2] for each in self.parameters}
+        return bool(own) and own <= self.frozen
 
     @property
     def assignments(self) -> list[Node]:

@@ -11,9 +11,10 @@ from dnn.graph import operations
 from dnn.graph.node import Node, Shape, constant
 from dnn.graph.operations.normalisation import Normalised
 from dnn.graph.operations.ranks import Ranks
+from dnn.layers.images import check_image
 from dnn.layers.layer import Layer
 
-__all__ = ["BatchNorm", "LayerNorm"]
+__all__ = ["BatchNorm", "LayerNorm", "LayerNorm2D"]
 
 IMAGES = 4
 """Axes of a batch of images."""
@@ -33,7 +34,8 @@ class BatchNorm(Layer):
 
         running <- momentum running + (1 - momentum) of the batch
 
-    is kept for predictions, which use the running ones.
+    is kept for predictions, which use the running ones. So does the training of a layer whose scale
+    and shift are frozen, and it leaves them as they are.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ class BatchNorm(Layer):
 
     def forward(self, x: Node) -> Node:
         """Return `x` normalised, scaled and shifted."""
-        if not self.training:
+        if not self.training or self.is_frozen:
             # One product and one sum for each element, with numbers computed once for each channel.
             factor = self.scale / operations.sqrt(self.variance + self.epsilon)
             shift = self.shift - self.mean * factor
@@ -189,3 +191,31 @@ class LayerNorm(Layer):
     def forward(self, x: Node) -> Node:
         """Return `x` normalised, scaled and shifted."""
         return operations.normalise(x, -1, self.epsilon).values * self.scale + self.shift
+
+
+class LayerNorm2D(LayerNorm):
+    """Layer normalisation of images: the channels of each pixel to mean 0 and variance 1.
+
+    Parameters
+    ----------
+    epsilon : float, positive
+        Added to the variance.
+
+    References
+    ----------
+    .. [1] Liu et al., A ConvNet for the 2020s, 2022, section 2.6.
+    """
+
+    @explains_arguments
+    def __init__(self, epsilon: float = 1e-6) -> None:
+        super().__init__(epsilon)
+
+    def build(self, shape: Shape) -> None:
+        """Declare scale and shift, one number for each channel."""
+        check_image(self, shape)
+        super().build(shape[:1])
+
+    def forward(self, x: Node) -> Node:
+        """Return `x` normalised, scaled and shifted."""
+        scale, shift = (operations.reshape(each, (-1, 1, 1)) for each in (self.scale, self.shift))
+        return operations.normalise(x, 1, self.epsilon).values * scale + shift

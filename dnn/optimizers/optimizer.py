@@ -329,7 +329,8 @@ class Optimizer:
     ) -> Update:
         """Compile the update of a network, or of K networks in one buffer.
 
-        Parameters and gradients have the same segments, of which some may be chosen.
+        Parameters and gradients have the same segments, of which some may be chosen: those of the
+        gradients that are trained, if left out.
 
         Raises
         ------
@@ -356,10 +357,10 @@ class Optimizer:
         own = {name: state[name] for name in self.state_names}
         buffers = {"w": parameters, "g": gradients, **own}
         steps += self.prepare(ops, columns, state)
-        chosen = parameters.segments if segments is None else segments
+        chosen = gradients.trained if segments is None else segments
         steps += self.parameter_steps(ops, buffers, columns, chosen)
         if "average" in columns:
-            steps += _average_steps(ops, parameters, columns, state)
+            steps += _average_steps(ops, parameters, gradients.trained_ranges, columns, state)
         return Update(steps, scalars, state, ops, gradients.flat)
 
     def parameter_steps(
@@ -467,11 +468,16 @@ _MOVING_AVERAGE = Formula("moving_average", "a w past", "past * a + (1 - past) *
 
 
 def _average_steps(
-    ops: Ops, parameters: FlatBuffer, scalars: dict[str, Array], state: dict[str, FlatBuffer]
+    ops: Ops,
+    parameters: FlatBuffer,
+    ranges: Sequence[slice],
+    scalars: dict[str, Array],
+    state: dict[str, FlatBuffer],
 ) -> list[Step]:
     """Return the calls that update the average of the parameters, ``state["average"]``.
 
-    In the first step it becomes the parameters themselves.
+    In the first step it becomes the parameters themselves. The last calls are one for each range
+    of parameters that are trained.
     """
     from dnn.optimizers.schedules import schedule_steps
 
@@ -482,8 +488,11 @@ def _average_steps(
     state["average"] = buffer
     average = parameters.cut(buffer.flat)
     spaces = [empty(ops, w.shape, dtype) for dtype in _MOVING_AVERAGE.workspace(w.dtype)]
-    inputs = (average, w, scalars["average"])
-    return [*steps, ops.elementwise(_MOVING_AVERAGE, inputs, average, spaces)]
+    for part in ranges:
+        at = (..., part)
+        inputs, places = (average[at], w[at], scalars["average"]), [space[at] for space in spaces]
+        steps.append(ops.elementwise(_MOVING_AVERAGE, inputs, average[at], places))
+    return steps
 
 
 def _has_past(step: int) -> float:

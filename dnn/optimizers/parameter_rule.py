@@ -237,7 +237,7 @@ class Muon(ParameterRule):
         segments: Sequence[Segment] | None = None,
     ) -> Update:
         """Compile the update of matrices, followed by that of all other parameters."""
-        segments = parameters.segments if segments is None else segments
+        segments = gradients.trained if segments is None else segments
         matrices = [each for each in segments if self._is_matrix(each)]
         every = parameters.all_segments
         unknown = [name for name in self.leave_out if not any(_begins(x, name) for x in every)]
@@ -251,7 +251,7 @@ class Muon(ParameterRule):
         optimizer.schedule = optimizer.schedule or self.schedule
         of_rest = optimizer.bind(ops, parameters, gradients, rest)
         # Parameters are averaged after both updates.
-        end = len(update.steps) - ("average" in update.state)
+        end = len(update.steps) - len(gradients.trained_ranges) * ("average" in update.state)
         return Update(
             [*update.steps[:end], *of_rest.steps, *update.steps[end:]],
             update.scalars | {f"others.{name}": x for name, x in of_rest.scalars.items()},

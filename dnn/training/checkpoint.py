@@ -397,11 +397,21 @@ def read_arrays(path: str | PathLike[str]) -> tuple[bytes, dict[str, Array]]:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     try:
-        arrays: dict[str, Array] = library.load(raw)
+        arrays = {name: _array_of(found) for name, found in library.deserialize(raw)}
     except Exception as error:  # the exceptions of safetensors have no documented base
         message = f"truncated, or no safetensors file: {error}"
         raise CheckpointError(f"{path}: {message}") from error
     return raw, arrays
+
+
+def _array_of(found: Mapping[str, Any]) -> Array:
+    """Return an array of a safetensors file; bfloat16, which NumPy lacks, becomes float32."""
+    kind = found["dtype"]
+    dtype = np.uint16 if kind == "BF16" else require_safetensors()._TYPES.get(kind)
+    if dtype is None:
+        raise ValueError(f"an array of {kind}, which NumPy does not have")
+    array: Array = np.frombuffer(found["data"], dtype).reshape(found["shape"])
+    return (array.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else array
 
 
 _CRC = "crc32"

@@ -35,9 +35,10 @@ from dnn.graph.plan import Arena, Plan
 from dnn.graph.statistics import both_forms
 from dnn.initializers import DETERMINISTIC
 from dnn.layers import Input, Layer
+from dnn.layers.basic import leaves_of
 from dnn.layers.layer import NoiseSource, Parameter, build_all
 from dnn.losses import Loss
-from dnn.parameters import FlatBuffer, segments_of
+from dnn.parameters import FlatBuffer, matches, segments_of
 from dnn.precision import Precision
 from dnn.seeds import stream
 from dnn.summaries import LayerSummary, summaries_of
@@ -200,6 +201,7 @@ class Network:
         self._variables = [parameter.node for parameter in self._declared]
         self._declared_states = [state for layer in self.own_layers for state in layer.states]
         self._state_nodes = [state.node for state in self._declared_states]
+        self._find_trained()
         self._noise = NoiseSource(
             variable((), np.uint64, "noise.seed"), variable((), np.uint64, self.step_name)
         )
@@ -228,6 +230,7 @@ class Network:
         segments = segments_of(self._variables)
         self.parameters = FlatBuffer(segments, self.dtype, ops, models)
         self.gradients = FlatBuffer(segments, self.dtype, ops, models)
+        self.gradients.trained = self._trained_segments
         self.state_buffer = FlatBuffer(segments_of(self._state_nodes), self.dtype, ops, models)
         self.states: dict[str, Array] = {
             **{node.name: self.state_buffer[node.name] for node in self._state_nodes},
@@ -242,6 +245,52 @@ class Network:
         self._arena = Arena(ops)
         self._plans: dict[tuple[PlanKind, int, bool], BatchPlan] = {}
         self.average_by(None)
+
+    def freeze(self, patterns: Sequence[str]) -> list[str]:
+        """Freeze the parameters that patterns choose, and no others; return their names.
+
+        An update has to be bound to the buffers anew. Errors as for `Networks.freeze`.
+        """
+        every = [node.name for node in self._variables]
+        chosen: set[str] = set()
+        for pattern in patterns:
+            keeps = pattern.startswith("!")
+            found = {name for name in every if matches(name, pattern.removeprefix("!"))}
+            if not found:
+                layers = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in every))
+                message = f"freeze: no parameter is called {pattern!r}"
+                raise ConfigurationError(f"{message}; layers with parameters: {layers}")
+            chosen = chosen - found if keeps else chosen | found
+        if chosen == {*self.frozen}:
+            return self.frozen
+        if chosen.issuperset(every):
+            raise ConfigurationError(f"freeze: {', '.join(patterns)}: nothing is left to train")
+        for layer in leaves_of(self.own_layers):
+            own = [each.node.name for each in layer.parameters if each.node.name in chosen]
+            layer.frozen = frozenset(name.rpartition(".")[2] for name in own)
+        self._find_trained()
+        self.gradients.trained = self._trained_segments
+        self.ops.fill(0, self.gradients.flat)
+        self._plans.clear()
+        return [name for name in every if name in chosen]
+
+    @property
+    def frozen(self) -> list[str]:
+        """Names of the parameters that training leaves as they are."""
+        trained = {node.name for node in self._trained}
+        return [node.name for node in self._variables if node.name not in trained]
+
+    def _find_trained(self) -> None:
+        """Find the parameters that no layer has frozen, and their segments."""
+        frozen = {
+            each.node.name
+            for layer in leaves_of(self.own_layers)
+            for each in layer.parameters
+            if each.node.name.rpartition(".")[2] in layer.frozen
+        }
+        self._trained = [node for node in self._variables if node.name not in frozen]
+        segments = segments_of(self._variables)
+        self._trained_segments = tuple(each for each in segments if each.name not in frozen)
 
     def load_loss(self, loss: Loss) -> None:
         """Load the hyperparameters of a loss of the same kind as the present loss.
@@ -400,7 +449,7 @@ class Network:
             # Passes that round leave outputs of the graph as they are: the loss is of float32.
             if self.classes_to_tally is not None or self.precision.passes is not None:
                 wanted.append(outputs)
-            into = self._gradients_into(gradients(loss, self._variables, self._scale))
+            into = self._gradients_into(gradients(loss, self._trained, self._scale))
             wanted += self._assignments()
             if self._noise.step in topological_order([loss]):
                 next_step = self._noise.step + np.array(1, np.uint64)
@@ -440,7 +489,7 @@ class Network:
         They go from the last layer to the first: each is computed while its operands are still in
         the cache.
         """
-        pairs = zip(by_variable, self._variables, strict=True)
+        pairs = zip(by_variable, self._trained, strict=True)
         return [(dw, self.gradients[node.name]) for dw, node in reversed([*pairs])]
 
     def _assignments(self) -> list[Node]:

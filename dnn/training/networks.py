@@ -71,6 +71,7 @@ class Networks:
         given = NetworkArguments(layers, checked, seeds, precision, ops, passes)
         self._network = self._scheme.network(given)
         with self._scheme.preparing():
+            self._check_frozen(self._network.frozen)
             update = self._scheme.bind(self._network, optimizer)
         self._use(update)
         self._histories = [History() for _ in self._seeds]
@@ -104,6 +105,68 @@ class Networks:
             were not finite.
         """
         return self._overflowed_in.get(k, "")
+
+    def freeze(self, *patterns: str) -> list[str]:
+        """Let training leave some parameters as they are, until this is called again.
+
+        Parameters
+        ----------
+        *patterns : str
+            Of names of parameters, or of their beginnings up to a dot, in the order in which they
+            count: ``"conv2d_*"`` and ``"residual_1"`` are all parameters of such layers, ``"*"``
+            is all; one that begins with ``!`` is not frozen after all. None: nothing is frozen.
+
+        Returns
+        -------
+        list of str
+            Names of the parameters that are frozen now.
+
+        Raises
+        ------
+        ConfigurationError
+            If a pattern is of no parameter, none is left to train, or the ranks that train the
+            network together do so by a scheme that moves all parameters.
+
+        Notes
+        -----
+        A `BatchNorm` whose scale and shift are frozen normalises with its running statistics, and
+        keeps them. The optimizer keeps its state, in which frozen parameters have a part too.
+
+        Examples
+        --------
+        >>> from dnn import NeuralNetwork, mlp
+        >>> model = NeuralNetwork(mlp(4, [8, 8], 3))
+        >>> model.freeze("*", "!fully_connected_3")
+        ['fully_connected_1.weight', 'fully_connected_1.bias', 'fully_connected_2.weight', \
+'fully_connected_2.bias']
+        """
+        for pattern in patterns:
+            given: object = pattern
+            if not isinstance(given, str):
+                message = f"freeze: patterns of names are texts, and {given!r:.80} is none"
+                raise ConfigurationError(message)
+        self._check_frozen(patterns)
+        frozen = self.frozen
+        names = self._network.freeze(patterns)
+        if names == frozen:
+            return names
+        before = self._update.snapshot()
+        update = self._scheme.bind(self._network, self.optimizer)
+        update.restore(before)
+        self._use(update)
+        vars(self).pop("_weights", None)  # a model's, with averages of the update before
+        return names
+
+    def _check_frozen(self, wanted: Sequence[str]) -> None:
+        if wanted and not self._scheme.freezes:
+            scheme = type(self._scheme).__name__
+            message = "it moves all parameters of all ranks"
+            raise ConfigurationError(f"freeze: {scheme} cannot leave some as they are: {message}")
+
+    @property
+    def frozen(self) -> list[str]:
+        """Names of the parameters that `freeze` has chosen."""
+        return self._network.frozen
 
     def _trainer_of(
         self,

@@ -53,6 +53,7 @@ LAYERS = {
         layer_tables linalg parameters summaries
         optimizers
         nets
+        compact_nets
         training
         callbacks distributed io
         model
@@ -61,8 +62,8 @@ LAYERS = {
     "modules": """
         attributes problems
         layer_list
-        hyperparameters parallel pareto predictions space trial
-        objective strategies
+        hyperparameters parallel pareto predictions space tabular trial
+        objective pretrained strategies
         evaluation
         tabular trial_plan
         options report
@@ -408,6 +409,8 @@ def test_the_public_names_of_dnn() -> None:
         "BestCheckpoint",
         "BinaryCrossEntropy",
         "Callback",
+        "ChannelShuffle",
+        "ChannelSlice",
         "Checkpoint",
         "CheckpointError",
         "CommunicationError",
@@ -437,6 +440,7 @@ def test_the_public_names_of_dnn() -> None:
         "Flip",
         "FocalLoss",
         "FullyConnected",
+        "Gate",
         "GlobalAvgPool2D",
         "GradientDescent",
         "GrowingBatch",
@@ -448,7 +452,10 @@ def test_the_public_names_of_dnn() -> None:
         "LabelError",
         "Layer",
         "LayerNorm",
+        "LayerNorm2D",
+        "LayerScale",
         "LayerSummary",
+        "LoadedWeights",
         "LocalSGD",
         "Loss",
         "MaxPool2D",
@@ -490,6 +497,7 @@ def test_the_public_names_of_dnn() -> None:
         "SoftmaxCrossEntropy",
         "SpatialDropout",
         "StepDecay",
+        "StochasticDepth",
         "Tensor",
         "TrainedModel",
         "TrainingParameters",
@@ -500,10 +508,12 @@ def test_the_public_names_of_dnn() -> None:
         "bmatmul",
         "catalogue",
         "class_weights",
+        "convnext_tiny",
         "cuda_problem",
         "densenet121",
         "device_facts",
         "download",
+        "efficientnet_b0",
         "encode",
         "free_bytes",
         "free_memory",
@@ -533,15 +543,23 @@ def test_the_public_names_of_dnn() -> None:
         "metrics_of_targets",
         "minimize",
         "mlp",
+        "mnasnet0_5",
+        "mobilenet_v2",
+        "mobilenet_v3_large",
+        "mobilenet_v3_small",
         "ops_for",
         "pad_sequences",
         "prefetch",
         "progress_of",
+        "read_weights",
         "reading_options",
         "resnet18",
         "resnet50",
+        "resnext50_32x4d",
         "resume_training",
         "save_checkpoint",
+        "shufflenet_v2_x1_0",
+        "squeezenet1_1",
         "standardise",
         "summary",
         "train_validation_split",

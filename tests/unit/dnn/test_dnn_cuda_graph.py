@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import cuda_emulator
@@ -283,3 +284,72 @@ def test_best_epochs_are_kept_on_the_device_and_a_training_goes_on(cuda, tmp_pat
     )
     assert rule.best_epoch == of_whole[1].best_epoch
     np.testing.assert_allclose(alone(x), outputs[0][1], rtol=1e-4)
+
+
+def test_frozen_parameters_stay_and_the_rest_is_as_on_the_cpu(cuda):
+    x, y = device_checks.data()
+    found = {}
+    for device in ("cpu", cuda):
+        optimizer = dnn.SGD(0.1, momentum=0.9, weight_decay=0.01, average=0.5)
+        model = dnn.NeuralNetwork(device_checks.small_net(), optimizer=optimizer, device=device)
+        before = model.state_dict()
+        frozen = model.freeze("*", "!fully_connected_2")
+        assert len(frozen) < len(model.parameters)
+        model.fit(x, y, epochs=2, batch_size=16, progress=False)
+        found[device] = model.state_dict()
+        changed = {k for k, v in found[device].items() if v.tobytes() != before[k].tobytes()}
+        assert len(changed) == len(model.parameters) - len(frozen)
+    for name, array in found["cpu"].items():
+        np.testing.assert_allclose(found[cuda][name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def use_in_ensembles(ops, monkeypatch):
+    there = dnn.backend.ops_for
+    monkeypatch.setattr(
+        "dnn.ensemble.ops_for",
+        lambda device, routines=None: ops if device == "cuda" else there(device, routines),
+    )
+
+
+def test_weights_become_those_of_every_network(cuda, monkeypatch, ops, tmp_path):
+    use_in_ensembles(ops, monkeypatch)
+    given = dnn.NeuralNetwork(dnn.mlp(6, [5], 3), seed=9)
+    given.save_weights(tmp_path / "w.npz")
+    networks = dnn.Ensemble(dnn.mlp(6, [5], 3), seeds=[1, 2, 3], device=cuda)
+    start = networks.parameters["fully_connected_2.weight"].numpy()
+    networks.load_weights(tmp_path / "w.npz", skip=["fully_connected_2"])
+    networks.freeze("*", "!fully_connected_2")
+    x, y = device_checks.data()
+    networks.fit(x, y, epochs=1)
+    for k in range(3):
+        for name in networks.frozen:
+            expected = given.parameters[name].numpy()
+            np.testing.assert_array_equal(networks.parameters[name].numpy()[k], expected)
+    assert (networks.parameters["fully_connected_2.weight"].numpy() != start).all(axis=(1, 2)).all()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("networks", [1, 2])
+def test_layers_of_compact_networks_train_as_on_the_cpu(cuda, monkeypatch, ops, networks):
+    gate = [dnn.GlobalAvgPool2D(), dnn.Reshape(4, 1, 1), dnn.Conv2D(4, 1)]
+    inside = [dnn.ChannelSlice(2, 2), dnn.LayerNorm2D(0.1), dnn.Activation("exact_gelu")]
+
+    def layers():
+        return [
+            *(dnn.Input(2, 4, 4), dnn.Conv2D(4, 3, padding=1), dnn.Activation("hard_swish")),
+            dnn.Gate([*copy.deepcopy(gate), dnn.Activation("hard_sigmoid")]),
+            dnn.Concat(copy.deepcopy(inside), [dnn.ChannelSlice(2)]),
+            *(dnn.ChannelShuffle(2), dnn.Activation("silu")),
+            dnn.Residual([dnn.LayerScale(0.5), dnn.StochasticDepth(0.3)]),
+            *(dnn.Activation("relu6"), dnn.GlobalAvgPool2D(), dnn.FullyConnected(3)),
+        ]
+
+    use_in_ensembles(ops, monkeypatch)
+    x, y = np.random.default_rng(0).normal(size=(10, 2, 4, 4)).astype("f4"), np.arange(10) % 3
+    found = []
+    for device in ("cpu", cuda):
+        seeds = list(range(networks))
+        model = dnn.Ensemble(layers(), optimizer=dnn.SGD(0.1), seeds=seeds, device=device)
+        model.fit(x, y, epochs=2, batch_size=4)
+        found.append(model(x))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-5)

@@ -21,6 +21,15 @@ PUBLISHED = {
     "resnet18": (11_689_512, 1.81),
     "resnet50": (25_557_032, 4.09),
     "densenet121": (7_978_856, 2.83),
+    "resnext50_32x4d": (25_028_904, 4.23),
+    "mobilenet_v2": (3_504_872, 0.3),
+    "mobilenet_v3_small": (2_542_856, 0.06),
+    "mobilenet_v3_large": (5_483_032, 0.22),
+    "mnasnet0_5": (2_218_512, 0.1),
+    "squeezenet1_1": (1_235_496, 0.35),
+    "shufflenet_v2_x1_0": (2_278_604, 0.14),
+    "efficientnet_b0": (5_288_548, 0.39),
+    "convnext_tiny": (28_589_128, 4.46),
 }
 
 
@@ -33,7 +42,7 @@ def totals(layers):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_and_multiply_adds_are_those_published(name):
     options = {"batch_norm": False} if name == "vgg16" else {}
-    parameters, multiply_adds = totals(getattr(nets, name)(IMAGENET, 1000, **options))
+    parameters, multiply_adds = totals(getattr(dnn, name)(IMAGENET, 1000, **options))
     assert parameters == PUBLISHED[name][0]
     assert round(multiply_adds / 1e9, 2) == PUBLISHED[name][1]
 
@@ -116,7 +125,7 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_layers_are_those_of_the_paper(name):
     shape = (1, 28, 28) if name == "lenet5" else IMAGENET
-    assert written(getattr(nets, name)(shape, 10)[1:]) == TABLES[name]
+    assert written(getattr(dnn, name)(shape, 10)[1:]) == TABLES[name]
 
 
 def test_a_multilayer_perceptron_takes_samples_of_any_shape():
@@ -161,7 +170,7 @@ def test_a_summary_counts_products_of_recurrent_cells():
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
 @pytest.mark.parametrize("name", [*PUBLISHED, "lenet5"])
 def test_networks_take_images_of_mnist_and_cifar(name, shape):
-    table = dnn.summary(getattr(nets, name)(shape, 7))
+    table = dnn.summary(getattr(dnn, name)(shape, 7))
     assert table.splitlines()[-2].split()[1] == "(7,)"
 
 
@@ -189,7 +198,8 @@ def test_lenet5_learns_digits():
 @pytest.mark.parametrize(
     ("name", "epochs"),
     [("alexnet", 15), ("vgg16", 8), ("resnet18", 4)]
-    + [("resnet50", 8), ("densenet121", 5)] * THOROUGH,
+    + [("resnet50", 8), ("densenet121", 5), ("mobilenet_v3_small", 4)] * THOROUGH
+    + [("shufflenet_v2_x1_0", 12), ("efficientnet_b0", 12)] * THOROUGH,
 )
 def test_networks_learn_three_kinds_of_images(name, epochs):
     """The accuracy is that of training: running statistics need more steps than these."""
@@ -197,7 +207,7 @@ def test_networks_learn_three_kinds_of_images(name, epochs):
     patterns = generator.normal(size=(3, 1, 8, 8))
     y = np.arange(12) % 3
     x = (patterns[y] + generator.normal(0, 0.1, (12, 1, 8, 8))).astype("f4")
-    made = getattr(nets, name)((1, 8, 8), 3)
+    made = getattr(dnn, name)((1, 8, 8), 3)
     model = dnn.NeuralNetwork(made, optimizer=dnn.Adam(0.001), seed=0)
     accuracy = model.fit(x, y, epochs=epochs, batch_size=12).accuracy
     assert accuracy[0] < 0.7  # before the first step
@@ -208,7 +218,7 @@ def test_networks_learn_three_kinds_of_images(name, epochs):
 @pytest.mark.parametrize("inputs", [784, (28, 28), (1, 28.5, 28), "abc", (3, 0, 8)])
 def test_images_need_three_numbers(name, inputs):
     with pytest.raises(dnn.ConfigurationError, match=r"inputs must be \(channels|Input: "):
-        getattr(nets, name)(inputs)
+        getattr(dnn, name)(inputs)
 
 
 def test_layers_inside_a_concat_keep_the_size_of_images():

@@ -447,3 +447,17 @@ def test_a_layer_without_an_equal_is_named_and_nothing_is_written(made, says, tm
     with pytest.raises(ConfigurationError, match=says):
         model.export_onnx(tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_layers_of_compact_networks_are_written(tmp_path):
+    gate = [dnn.GlobalAvgPool2D(), dnn.Reshape(4, 1, 1), Conv2D(4, 1), Activation("sigmoid")]
+    made = [
+        *(Input(2, 5, 4), Conv2D(4, 3, padding=1), Activation("tanh"), dnn.Gate(gate)),
+        dnn.Concat([dnn.ChannelSlice(2, 2), dnn.LayerNorm2D(1e-3)], [dnn.ChannelSlice(2)]),
+        *(dnn.ChannelShuffle(2), Residual([dnn.LayerScale(0.5), dnn.StochasticDepth(0.3)])),
+        *(GlobalAvgPool2D(), FullyConnected(3)),
+    ]
+    model, x = changed(made)
+    model.export_onnx(tmp_path / "model.onnx")
+    found = run_elsewhere(tmp_path / "model.onnx", x)
+    np.testing.assert_allclose(found, model(x), rtol=1e-4, atol=1e-5)

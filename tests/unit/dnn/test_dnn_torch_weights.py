@@ -1,13 +1,19 @@
 """Weights to and from PyTorch: the same modules there compute the same."""
 
 import pickle
+import shlex
+import subprocess
+import sys
+from collections import OrderedDict
 
 import numpy as np
 import pytest
+from torchvision_models import torchvision_models
 
 import dnn
 from dnn import NeuralNetwork, nets
-from dnn.errors import CheckpointError
+from dnn.errors import CheckpointError, ConfigurationError
+from dnn.io.torchvision_names import TORCHVISION
 from dnn.layers import (
     Activation,
     AvgPool2D,
@@ -235,5 +241,194 @@ def test_no_pickle_is_read(tmp_path):
     pytest.importorskip("safetensors", reason="safetensors is not installed")
     path = tmp_path / "weights.pt"
     path.write_bytes(pickle.dumps({"0.weight": np.zeros(3)}))
-    with pytest.raises(CheckpointError, match="no safetensors file"):
+    with pytest.raises(
+        CheckpointError, match=r"a pickle, and no safetensors file.*convert it: pyt"
+    ):
         NeuralNetwork(layers()).load_safetensors(path)
+    np.savez(tmp_path / "objects.npz", a=np.array([{}], object))
+    with pytest.raises(CheckpointError, match=r"objects.npz: cannot be read"):
+        NeuralNetwork(layers()).load_weights(tmp_path / "objects.npz")
+
+
+def test_the_command_for_a_pickle_converts_it(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    model, other = NeuralNetwork(layers(), seed=1), NeuralNetwork(layers(), seed=2)
+    state = {name: torch.from_numpy(array) for name, array in model.state_dict().items()}
+    torch.save({"state_dict": state}, tmp_path / "weights.pt")
+    with pytest.raises(CheckpointError, match="convert it") as caught:
+        other.load_weights(tmp_path / "weights.pt")
+    words = shlex.split(str(caught.value).partition("convert it: ")[2])
+    assert words[0] == "python"
+    subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, check=True, timeout=120)
+    other.load_weights(tmp_path / "weights.safetensors")
+    x = np.random.default_rng(0).normal(size=(3, *SHAPE)).astype("f4")
+    np.testing.assert_array_equal(other(x), model(x))
+
+
+def test_narrow_numbers_become_wide(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    model = NeuralNetwork(dnn.mlp(3, [4], 2), seed=1)
+    arrays = model.state_dict()
+    kinds = zip(arrays.items(), [torch.bfloat16, torch.float16] * 2, strict=True)
+    state = {name: torch.from_numpy(array).to(kind) for (name, array), kind in kinds}
+    safetensors.save_file(state, tmp_path / "w.safetensors")
+    model.load_weights(tmp_path / "w.safetensors")
+    other = NeuralNetwork(dnn.mlp(3, [4], 2), seed=2)
+    other.load_state_dict(state)
+    for name, array in model.state_dict().items():
+        np.testing.assert_array_equal(array, state[name].float().numpy())
+        np.testing.assert_array_equal(array, other.state_dict()[name])
+
+
+# -- what fits, and what does not ------------------------------------------------------------------
+
+
+def test_a_table_says_what_does_not_fit():
+    model = NeuralNetwork(dnn.mlp(3, [4], 2), seed=1)
+    state = model.state_dict()
+    del state["0.bias"]
+    state |= {"2.weight": np.ones((5, 4), "f4"), "extra": np.ones(2, "f4")}
+    with pytest.raises(CheckpointError) as caught:
+        model.load_state_dict(state)
+    assert str(caught.value).splitlines() == [
+        "the state dict: 0.bias is missing, for fully_connected_1.bias",
+        "2 of 4 arrays fit",
+        "  missing     0.bias    for fully_connected_1.bias",
+        "  unexpected  extra",
+        "  other shape 2.weight  (5, 4), and fully_connected_2.weight takes (2, 4)",
+    ]
+    with pytest.raises(CheckpointError, match=r"2.weight has the shape"):
+        model.load_state_dict(state, strict=False)
+    before = model.state_dict()
+    found = model.load_state_dict(state, strict=False, skip=["fully_connected_2.w*"])
+    assert found.missing == [("0.bias", "fully_connected_1.bias")]
+    assert (found.unexpected, found.skipped) == (["extra"], ["fully_connected_2.weight"])
+    assert [ours for _, ours in found.fitted] == [
+        "fully_connected_1.weight",
+        "fully_connected_2.bias",
+    ]
+    np.testing.assert_array_equal(model.state_dict()["2.weight"], before["2.weight"])
+    with pytest.raises(ConfigurationError, match=r"skip: 'conv\*': no array is called so"):
+        model.load_state_dict(state, skip=["conv*"])
+    with pytest.raises(CheckpointError, match="no array there is one of this network"):
+        model.load_state_dict({"other": np.ones(2)}, strict=False)
+
+
+def test_a_long_table_is_cut():
+    model = NeuralNetwork(dnn.mlp(3, [4] * 10, 2))
+    with pytest.raises(CheckpointError, match="missing     and 10 more"):
+        model.load_state_dict({})
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_weights_in_a_file_and_back(suffix, tmp_path):
+    if suffix == "safetensors":
+        pytest.importorskip("safetensors", reason="safetensors is not installed")
+    model, other = NeuralNetwork(layers(), seed=1), NeuralNetwork(layers(), seed=2)
+    model.save_weights(tmp_path / f"w.{suffix}")
+    table = str(other.load_weights(tmp_path / f"w.{suffix}"))
+    assert table == "37 of 37 arrays fit"
+    x = np.random.default_rng(0).normal(size=(3, *SHAPE)).astype("f4")
+    np.testing.assert_array_equal(other(x), model(x))
+
+
+@pytest.mark.parametrize("average", [None, 0.9])
+def test_weights_of_a_checkpoint_are_those_of_its_predictions(average, tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    options = {} if average is None else {"average": average}
+    made = [*layers()[:4], Dropout(0.2), Flatten(), FullyConnected(3)]
+    model = NeuralNetwork(made, optimizer=dnn.SGD(0.1, momentum=0.9, **options), seed=1)
+    x = np.random.default_rng(0).normal(size=(6, *SHAPE)).astype("f4")
+    model.fit(x, np.arange(6) % 3, epochs=2, progress=False)
+    model.save(tmp_path / "model.safetensors")
+    again = [*layers()[:4], Dropout(0.5), Flatten(), FullyConnected(3)]
+    other = NeuralNetwork(again, optimizer="adam", seed=2)
+    assert str(other.load_weights(tmp_path / "model.safetensors")) == "8 of 8 arrays fit"
+    np.testing.assert_array_equal(other(x), model(x))
+
+
+# -- torchvision -----------------------------------------------------------------------------------
+
+SIZES = {"alexnet": 224, "vgg16": 224}
+OPTIONS = {"vgg16": {"batch_norm": False}}
+
+
+def random_module(torch, make):
+    """A network of torchvision with random weights; none of its statistics and scales is 0 or 1."""
+    torch.manual_seed(0)
+    module = make(weights=None).eval()
+    with torch.no_grad():
+        for name, value in module.state_dict().items():
+            if name.endswith(("running_mean", "bias")):
+                value.normal_(0, 0.1)
+            elif name.endswith(("running_var", "layer_scale")):
+                value.uniform_(0.5, 1.5)
+    return module
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", sorted(TORCHVISION, key=lambda name: name not in ("resnet18",)))
+def test_networks_of_torchvision_in_both_directions(name):
+    models = torchvision_models()
+    torch = sys.modules["torch"]
+    module = random_module(torch, getattr(models, name))
+    size = SIZES.get(name, 64)
+    made = getattr(dnn, name)((3, size, size), 1000, **OPTIONS.get(name, {}))
+    model = NeuralNetwork(made, seed=3)
+    state = module.state_dict()
+    found = model.load_state_dict(state)
+    assert not found.count_of_problems
+    x = np.random.default_rng(0).normal(size=(2, 3, size, size)).astype("f4")
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(model(x), expected, rtol=0, atol=1e-5 * abs(expected).max())
+    back = model.state_dict(names=name)
+    assert back.keys() == {each for each in state if not each.endswith("num_batches_tracked")}
+    for each, array in back.items():
+        np.testing.assert_array_equal(array, state[each].numpy(), err_msg=each)
+    theirs = OrderedDict((each, torch.from_numpy(array * 0)) for each, array in back.items())
+    theirs._metadata = state._metadata
+    fitted = module.load_state_dict(theirs, strict=False)
+    assert not fitted.unexpected_keys
+    assert all(each.endswith("num_batches_tracked") for each in fitted.missing_keys)
+
+
+@pytest.mark.thorough
+def test_a_network_of_torchvision_is_trained_alike():
+    models = torchvision_models()
+    torch = sys.modules["torch"]
+    module = random_module(torch, models.shufflenet_v2_x1_0).double().train()
+    made = dnn.shufflenet_v2_x1_0((3, 64, 64), 1000)
+    model = NeuralNetwork(made, dtype="float64", optimizer=dnn.SGD(0.1))
+    model.load_state_dict(module.state_dict())
+    before = model.state_dict(names="shufflenet_v2_x1_0")
+    x, y = np.random.default_rng(0).normal(size=(4, 3, 64, 64)), np.array([0, 1, 2, 0])
+    loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(y))
+    loss.backward()
+    (found,) = model.fit(x, y, epochs=1, batch_size=4).loss
+    assert found == pytest.approx(loss.item(), rel=1e-9)
+    after = model.state_dict(names="shufflenet_v2_x1_0")
+    for key, parameter in module.named_parameters():
+        expected = parameter.grad.numpy()
+        scale = abs(expected).max() + 1e-9
+        gradient = (before[key] - after[key]) / 0.1
+        np.testing.assert_allclose(gradient / scale, expected / scale, atol=1e-5, err_msg=key)
+    for key, buffer in module.named_buffers():
+        if not key.endswith("num_batches_tracked"):
+            np.testing.assert_allclose(after[key], buffer.numpy(), rtol=1e-6, atol=1e-9)
+
+
+def test_other_classes_than_those_of_torchvision():
+    models = torchvision_models()
+    torch = sys.modules["torch"]
+    state = random_module(torch, models.mobilenet_v3_small).state_dict()
+    model = NeuralNetwork(dnn.mobilenet_v3_small((3, 32, 32), 5), seed=1)
+    message = r"classifier.3.weight has the shape \(1000, 1024\), and .* takes \(5, 1024\)"
+    with pytest.raises(CheckpointError, match=message):
+        model.load_state_dict(state)
+    found = model.load_state_dict(state, skip=["classifier.3"])
+    assert found.skipped == ["fully_connected_2.weight", "fully_connected_2.bias"]
+    with pytest.raises(ConfigurationError, match="unknown network of torchvision 'resnet19'"):
+        model.state_dict(names="resnet19")

@@ -1,0 +1,108 @@
+"""Networks that go on from weights of a file: which of them they take, and which stay frozen.
+
+::
+
+    [module.options]
+    weights = "$DIEL_RUN_DIR/body.safetensors"
+    head = "new"                                # the last layer starts as the seed makes it
+    freeze = ["*"]                              # all but that last layer
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from .tabular import place_of_data
+
+if TYPE_CHECKING:
+    from dnn import Ensemble, NeuralNetwork
+
+RUN_DIRECTORY: Final = "DIEL_RUN_DIR"
+"""What a path begins with, behind a $, that an earlier module of the same run writes."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """What the networks of trials start from.
+
+    `weights` are a file for `NeuralNetwork.load_weights`, None without one; with a new head, the
+    last layer is not loaded, and never frozen. `freeze` are patterns for `NeuralNetwork.freeze`.
+    """
+
+    weights: Path | None = None
+    has_new_head: bool = False
+    freeze: Sequence[str] = ()
+    _said: set[str] = field(default_factory=set, compare=False)
+
+    def begin(self, networks: NeuralNetwork | Ensemble) -> None:
+        """Load weights into networks that have just been made, and freeze what is to be frozen."""
+        from dnn import CheckpointError
+
+        *_, last = networks.parameters
+        head = last.rpartition(".")[0]
+        if self.weights is not None:
+            try:
+                skip = [head] if self.has_new_head else []
+                self._say(f"{self.weights.name}: {networks.load_weights(self.weights, skip=skip)}")
+            except CheckpointError as error:
+                if self.has_new_head or f"{head}." not in str(error):
+                    raise
+                advice = f'head = "new" leaves {head}, the last layer, as the seed makes it'
+                first, *table = str(error).splitlines()
+                raise CheckpointError("\n".join([f"{first}; {advice}", *table])) from None
+        if self.freeze:
+            kept = [f"!{head}"] if self.has_new_head else []
+            self._say(f"frozen: {', '.join(networks.freeze(*self.freeze, *kept))}")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a training goes on from, as plain values."""
+        digest = self.weights and hashlib.sha256(self.weights.read_bytes()).hexdigest()
+        return {"weights": digest, "new head": self.has_new_head, "frozen": list(self.freeze)}
+
+    def _say(self, text: str) -> None:
+        """Print a text into the log of the rank, once, however many networks begin alike."""
+        if text not in self._said:
+            self._said.add(text)
+            print(text)
+
+
+def written_by_run(weights: str) -> bool:
+    """Whether a path is in the directory of the run, where a module of the run writes the file."""
+    return weights.startswith((f"${RUN_DIRECTORY}/", f"${{{RUN_DIRECTORY}}}/"))
+
+
+def place_of_weights(weights: str, folder: Path, run_dir: Path | None = None) -> Path:
+    """Return the file that the option means, relative to the workflow file's folder.
+
+    A ValueError with a ``remedy`` if the path names an environment variable that is not set.
+    """
+    if run_dir is not None and written_by_run(weights):
+        return run_dir.absolute() / weights.partition("/")[2]
+    return place_of_data(weights, folder, "weights")
+
+
+def problem_with_weights(place: Path) -> tuple[str, str]:
+    """Return why a file cannot be the weights, and what to do; both empty if it can."""
+    if not place.exists():
+        written = f"${RUN_DIRECTORY}/NAME is a file that an earlier module of the run writes"
+        return f"no weights at {place}", written
+    status = place.stat()
+    return _problem(place, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=4)
+def _problem(place: Path, written_ns: int, size_bytes: int) -> tuple[str, str]:
+    """Read the file, again if it was written meanwhile."""
+    from dnn import DnnError, read_weights
+
+    try:
+        read_weights(place)
+    except DnnError as error:
+        text, _, remedy = str(error).partition("; convert it: ")
+        return text, remedy
+    return "", ""
