@@ -75,7 +75,7 @@ class Options(TrainerOptions):
         """Return the function that is called for each trial, with its options.
 
         `table` and `compute` are for networks of dnn; without `compute`, they are trained as on a
-        rank without GPUs. `run_dir` is that of the run, where there is one, and `kept_in` the folder
+        rank without GPUs. `run_dir` is that of the run, where there is one; `kept_in` is the folder
         for checkpoints.
         """
         if self.train is not None:

@@ -144,7 +144,7 @@ class NetworkTrainer:
             return self._rounds, self._together
         rounds = self._rounds.of_counts
         self._of_counts = self._of_counts or FusedTrainings(
-            rounds, self._table, self._compute, self._plan, self._checkpoints
+            rounds, self._table, self._compute, self._plan, self._checkpoints, self._start
         )
         return rounds, self._of_counts
 
@@ -275,7 +275,7 @@ class NetworkTrainer:
             if job.is_test != is_nested:
                 continue
             if model is None:
-                model = _model(wanted, seed, data, self._table, self._compute, None)
+                model = _model(wanted, seed, data, self._table, self._compute, None, self._start)
                 rule = None if job.is_test else self._plan.rule()
                 with self._compute.without_warnings():
                     model.fit(
@@ -313,6 +313,7 @@ class NetworkTrainer:
                     compute=self._compute,
                     scheme=scheme,
                     plan=self._plan,
+                    start=self._start,
                 )
             )
         return self._plan.epochs_to_test(rounds.jobs, results)
