@@ -428,6 +428,7 @@ class TrainedModel:
                 "classes": list(self.classes),
                 **({"outputs": list(self.outputs)} if self.about.get("task") else {}),
                 "columns": list(self.columns.features) if self.columns else [],
+                "categories": dict(self.columns.categories) if self.columns else {},
                 "provenance": self.provenance,
             },
         )

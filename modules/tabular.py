@@ -97,6 +97,9 @@ class ReadingOptions(BaseModel):
     missing: list[str] = Field(
         default=[], description='of a table: texts that stand for a missing cell, such as "NA"'
     )
+    decimal: Literal[".", ","] = Field(
+        default=".", description="of a text: what stands before the decimals of numbers"
+    )
     labels: Literal["fine", "coarse"] = Field(default="fine", description="cifar100")
     size: list[int] | None = Field(
         default=None, description="image_folder: rows and columns", min_length=2, max_length=2

@@ -37,6 +37,8 @@ _DATE: Final = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
 )
 _FRACTION: Final = re.compile(r"\.(\d{1,6})\d*")
+_OTHER_DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[T ].*)?")
+_DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
@@ -114,6 +116,10 @@ def problem_of_number(name: str, cell: str) -> str:
             f"{shown(cell)} is no number; say missing = [{_quoted(cell)}] if it stands for a "
             f"missing cell, or categories = [{_quoted(name)}] if the column holds categories"
         )
+    if math.isnan(number):
+        return (
+            f"{shown(cell)} is not finite; if it is a missing cell, say missing = [{_quoted(cell)}]"
+        )
     return "" if math.isfinite(number) else f"{shown(cell)} is not finite"
 
 
@@ -134,6 +140,8 @@ class TextCells:
         else categories. ``"label"``: numbers are numbers, and all other texts categories.
     date_format : str
         As of `datetime.strptime`; ISO 8601 if empty.
+    decimal : str
+        What stands before the decimals of numbers.
     problem : function of (str, str), optional
         From the name of the column and a cell that should be a number to what is wrong with it.
     """
@@ -145,8 +153,10 @@ class TextCells:
         kind: str | None = None,
         date_format: str = "",
         problem: Callable[[str, str], str] = problem_of_number,
+        decimal: str = ".",
     ) -> None:
         self.name = name
+        self._decimal = decimal
         self._missing = frozenset(missing)
         self._marks_are_texts = all(number_of(mark) is None for mark in self._missing)
         self._kind = kind
@@ -160,7 +170,11 @@ class TextCells:
 
     def add(self, cells: Sequence[str]) -> None:
         """Code the next cells; a `WrongCell` if one is not of the column's kind."""
-        part = None if self._are_texts else self._numbers(cells)
+        if self._decimal != "." and not self._are_texts:
+            plain = [cell.replace(self._decimal, ".") for cell in cells]
+            part = self._numbers(plain)
+        else:
+            part = None if self._are_texts else self._numbers(cells)
         if part is not None:
             if self._are_texts is None and not np.isnan(part).all():
                 self._are_texts = False
@@ -216,7 +230,7 @@ class TextCells:
                 continue
             problem = ""
             if not text:
-                problem = problem_of_number(self.name, text)
+                problem = self._problem(self.name, text)
             elif self._kind in (None, "label") and number_of(text) is not None:
                 problem = (
                     f"{shown(text)} is a number among texts; say missing = [{_quoted(text)}] if it "
@@ -235,7 +249,7 @@ class TextCells:
         if not self._are_texts:
             return Column(self.name, "number", values)
         texts = [text for text in self._codes if text not in self._missing]
-        kind = self._kind or self._kind_of(texts)
+        kind = self._kind or self._kind_of(texts, values)
         if kind == "boolean":
             return Column(self.name, kind, self._by_text(values, _NUMBERED.get, str.lower))
         if kind == "date":
@@ -245,11 +259,20 @@ class TextCells:
         coded = self._by_text(values, places.get, plain_text)
         return Column(self.name, "category", coded, tuple(categories))
 
-    def _kind_of(self, texts: Sequence[str]) -> str:
+    def _kind_of(self, texts: Sequence[str], values: Array) -> str:
         if all(text.lower() in TRUTHS for text in texts):
             return "boolean"
         if all(_DATE.fullmatch(text) for text in texts):
             return "date"
+        remedy = ""
+        if all(_OTHER_DATE.fullmatch(text) for text in texts):
+            remedy = f'say dates = {{ {self.name} = "%d.%m.%Y" }}, or whatever the format is'
+        elif all(_DECIMAL_COMMA.fullmatch(text) for text in texts):
+            remedy = 'say decimal = "," if the comma stands before decimals'
+        if remedy:
+            row = int(np.argmax(~np.isnan(values)))
+            other = f"or categories = [{_quoted(self.name)}] if these are categories"
+            raise WrongCell(row, f"{shown(texts[0])} is no number; {remedy}, {other}")
         return "category"
 
     def _by_text(

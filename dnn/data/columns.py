@@ -62,6 +62,8 @@ class Columns:
     targets, targets_at : tuple of str, tuple of int
         The columns of the numbers that are predicted, in the place of a label; names are empty
         where they have none.
+    decimal : str
+        What stands before the decimals of numbers.
     separator : str
         What separates several labels in the cells of their column; `labels` has their places then.
     """
@@ -81,6 +83,7 @@ class Columns:
     targets: tuple[str, ...] = ()
     targets_at: tuple[int, ...] = ()
     separator: str = ""
+    decimal: str = "."
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values; those of targets only if there are some."""
@@ -101,6 +104,7 @@ class Columns:
         """Return columns from plain values; KeyError, TypeError or ValueError if they are wrong."""
         texts = {name: given[name] for name in ("label", "delimiter")}
         texts["separator"] = given.get("separator", "")
+        texts["decimal"] = given.get("decimal", ".")
         lists = {name: given[name] for name in ("features", "missing")}
         # Models of tables of numbers alone may be older than these.
         lists["kinds"] = given.get("kinds", [])
@@ -152,6 +156,7 @@ class Columns:
             targets=tuple(lists["targets"]),
             targets_at=tuple(targets_at),
             separator=texts["separator"],
+            decimal=texts["decimal"],
         )
 
     @property
@@ -248,7 +253,9 @@ def read_rows(
     table = open_table(
         source,
         delimiter=delimiter,
-        missing=known.missing,
+        # A table of another kind marked its missing cells in its own way.
+        missing=known.missing or (("",) if known.incomplete else ()),
+        decimal=known.decimal,
         names=[in_files.get(name, name) for name in known.sources if known.has_names],
         keeps_rows=True,
     )

@@ -108,6 +108,7 @@ class TextSource(Source):
         missing: Collection[str],
         has_names: bool,
         delimiter: str,
+        decimal: str,
         keeps_rows: bool,
     ) -> None:
         if has_names and not keeps_rows:
@@ -118,6 +119,7 @@ class TextSource(Source):
         self._rows = rows if has_names else chain([first], rows)
         self._missing = missing
         self._keeps_rows = keeps_rows
+        self._decimal = decimal
         self.first = first
         self.kept: list[Row] = []
         self.lines: Array = np.empty(0, np.intp)
@@ -125,7 +127,14 @@ class TextSource(Source):
     def read(self, wanted: Mapping[int, Wanted]) -> list[Column]:
         """Return columns; a file is read once."""
         coders = {
-            at: TextCells(self.names[at], self._missing, each.kind, each.date_format, each.problem)
+            at: TextCells(
+                self.names[at],
+                self._missing,
+                each.kind,
+                each.date_format,
+                each.problem,
+                self._decimal,
+            )
             for at, each in wanted.items()
         }
         lines: list[Array] = []
@@ -214,6 +223,7 @@ def open_table(
     delimiter: str | None = None,
     header: bool | None = None,
     missing: Collection[str] = (),
+    decimal: str = ".",
     names: Collection[str] = (),
     is_text: bool = False,
     keeps_rows: bool = False,
@@ -232,6 +242,8 @@ def open_table(
         number or stands for a missing one, or if all `names` are there.
     missing : collection of str
         Texts that stand for a missing cell.
+    decimal : str
+        What stands before the decimals of numbers in a text.
     names : collection of str
         Names that columns may have though they are numbers.
     is_text : bool
@@ -256,7 +268,7 @@ def open_table(
         return _ArraySource(str(path), _of_parquet(path), missing)
     if not is_text and suffix == ".npz":
         return _ArraySource(str(path), _of_npz(path), missing)
-    return _text(path, delimiter, header, frozenset(missing), names, keeps_rows)
+    return _text(path, delimiter, header, frozenset(missing), decimal, names, keeps_rows)
 
 
 def _text(
@@ -264,6 +276,7 @@ def _text(
     delimiter: str | None,
     header: bool | None,
     missing: frozenset[str],
+    decimal: str,
     names: Collection[str],
     keeps_rows: bool,
 ) -> TextSource:
@@ -279,8 +292,10 @@ def _text(
         is_known = bool(names) and {*names} <= {*cells}
         # A table with numbers of rows, as pandas writes it, has no name above them.
         marks = missing - {""} if cells[0] == "" and all(cells[1:]) else missing
-        header = is_known or not any(number_of(c) is not None or c in marks for c in cells)
-    return TextSource(str(path), rows, first, missing, header, delimiter, keeps_rows)
+        numbers = (number_of(cell.replace(decimal, ".")) for cell in cells)
+        has_number = any(number is not None for number in numbers)
+        header = is_known or not (has_number or any(cell in marks for cell in cells))
+    return TextSource(str(path), rows, first, missing, header, delimiter, decimal, keeps_rows)
 
 
 def _delimiter_of(path: Path) -> str:

@@ -40,6 +40,7 @@ def load_table(
     delimiter: str | None = None,
     header: bool | None = None,
     missing: Collection[str] = (),
+    decimal: str = ".",
     target: str | int | Sequence[str | int] | None = None,
     label_separator: str = "",
     features: Sequence[str] = (),
@@ -71,6 +72,8 @@ def load_table(
     missing : collection of str
         Texts that stand for a missing cell, such as ``["", "NA"]``. By default no cell of a text
         may be missing; frames and Parquet have marks of their own.
+    decimal : {".", ","}
+        What stands before the decimals of numbers in a text.
     target : str, int or list of them, optional
         In place of a label: the columns of numbers that are to be predicted.
     label_separator : str
@@ -115,7 +118,9 @@ def load_table(
     marks = (missing,) if isinstance(missing, str) else tuple(missing)
     if features and drop:
         raise ConfigurationError("features and drop: give the columns to train on, or the others")
-    table = open_table(source, delimiter=delimiter, header=header, missing=marks)
+    if decimal not in (".", ","):
+        raise ConfigurationError(f"decimal must be a point or a comma, not {decimal!r}")
+    table = open_table(source, delimiter=delimiter, header=header, missing=marks, decimal=decimal)
     names = _Names(table, rename or {})
     targets = [] if target is None else names.places(target)
     labels = [] if targets else names.places(label)
@@ -159,6 +164,7 @@ def load_table(
         labels=answers.numbers,
         delimiter=table.delimiter,
         missing=marks,
+        decimal=decimal,
         renamed=names.renamed,
         targets=tuple(names[at] for at in several) if table.has_names else (),
         targets_at=several,

@@ -122,3 +122,67 @@ def test_networks_of_several_ranks_and_of_a_function_of_ones_own(tmp_path: Path)
     assert (done.status, done.stdout) == (2, "")
     assert "search.master of " in done.stderr
     assert "has no trial 9" in done.stderr
+
+
+REGRESSION = """
+[[module]]
+name = "master"
+function = "modules.master:run"
+options = { space = { learning_rate = [0.02, 0.05], epochs = 20 } }
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+options = { dataset = "csv", path = "homes.csv", reading = { target = ["price", "age"] } }
+
+[[module]]
+name = "labels"
+function = "modules.master:run"
+options = { space = { learning_rate = [0.05], epochs = 20 }, trainer = "tags" }
+[[module]]
+name = "tags"
+function = "modules.trainer:run"
+[module.options]
+dataset = "csv"
+path = "tags.csv"
+reading = { label = "tags", label_separator = "|" }
+
+[[group]]
+name = "search"
+modules = ["master", "trainer"]
+[[group]]
+name = "other"
+depends = ["search"]
+modules = ["labels", "tags"]
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("once")
+def test_numbers_and_labels_are_predicted_column_by_column(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    with (tmp_path / "homes.csv").open("w") as homes, (tmp_path / "tags.csv").open("w") as tags:
+        homes.write("area,price,age\n")
+        tags.write("area,tags\n")
+        for _ in range(80):
+            area = draw.uniform(20, 200)
+            homes.write(f"{area:.1f},{3000 * area:.0f},{90 - area / 3:.1f}\n")
+            tags.write(f"{area:.1f},{'big|dear' if area > 120 else 'small'}\n")
+    done = diel("run", workflow(tmp_path, REGRESSION), cwd=tmp_path)
+    assert done.status == 0, done.output
+    path = run_dir(tmp_path)
+    assert "by lowest rmse" in done.output
+    assert "by highest exact_match" in done.output
+    predicted = diel("predict", path, "homes.csv", "--sweep", "search.master", cwd=tmp_path)
+    assert predicted.status == 0, predicted.output
+    table = [*csv.reader(predicted.output.splitlines())]
+    head = ["row", "predicted_price", "predicted_age", "residual_price", "residual_age"]
+    first = next(number for number, row in enumerate(table) if row == head)
+    homes = [*csv.DictReader((tmp_path / "homes.csv").read_text().splitlines())]
+    for row, home in zip(table[first + 1 : first + 81], homes, strict=True):
+        price, age = float(home["price"]), float(home["age"])
+        assert float(row[1]) + float(row[3]) == pytest.approx(price, rel=1e-4)
+        assert float(row[2]) == pytest.approx(age, abs=15)
+    assert "whose targets are in the file" in predicted.output
+    labels = diel("predict", path, "tags.csv", "--sweep", "other.labels", "--proba", cwd=tmp_path)
+    assert labels.status == 0, labels.output
+    assert "row,predicted_big,predicted_dear,predicted_small,probability of big" in labels.output

@@ -292,6 +292,16 @@ def test_samples_with_several_labels(tmp_path: Path) -> None:
         ("a,y\n1,0\n", {"weight": "w"}, DataError, "there is no column 'w'"),
         ("a,y\n1,0\n2\n", {}, DataError, "line 3: 1 cells, not 2"),
         ("a,w,y\n1,-1,0\n", {"weight": "w"}, DataError, "weight"),
+        ("a,w,y\n1,x,0\n", {"weight": "w"}, DataError, "'x' is no number, as weights are"),
+        (
+            "a;y\n1,5;0\n2,5;1\n",
+            {},
+            DataError,
+            "line 2, column 'a': '1,5' is no number; say decimal",
+        ),
+        ("a,y\n31.5.24,0\n", {}, DataError, r"'31\.5\.24' is no number; say dates = { a = "),
+        ("a,y\n1,0\nnan,1\n", {}, DataError, r"'nan' is not finite; .* missing = ..nan"),
+        ("a,y\n1,0\n", {"decimal": ";"}, ConfigurationError, "decimal must be a point or a comma"),
     ],
 )
 def test_what_is_wrong_is_said_with_a_remedy(
@@ -345,3 +355,25 @@ def test_rows_without_a_label_are_left_out_if_asked(
     assert (prices.x.tolist(), prices.y.tolist()) == ([[2]], [[3]])
     with pytest.raises(DataError, match="no row has a 'p'"):
         dnn.load_table({"a": [1], "p": [None]}, target="p", skip_unlabelled=True)
+
+
+def test_numbers_with_a_decimal_comma(tmp_path: Path) -> None:
+    path = written(tmp_path, "a;b;y\n1,5;NA;p\n-2;0,25;q\n")
+    data = dnn.load_csv(path, missing=["NA"], decimal=",")
+    np.testing.assert_array_equal(data.x, [[1.5, np.nan], [-2, 0.25]])
+    rows = read_rows(path, data.columns, 2)
+    np.testing.assert_array_equal(rows.x, data.x)
+    texts = dnn.load_csv(path, missing=["NA"], categories=["a"], drop=["b"])
+    assert texts.columns is not None
+    assert texts.columns.categories == {"a": ("-2", "1,5")}
+
+
+def test_empty_cells_of_new_rows_are_missing_where_a_table_of_arrays_had_such(
+    tmp_path: Path,
+) -> None:
+    data = dnn.load_table({"a": [1.0, None], "b": ["x", "y"], "y": [0, 1]})
+    rows = read_rows(written(tmp_path, "a,b\n,x\n2,\n"), data.columns, 2)
+    np.testing.assert_array_equal(rows.x, [[np.nan, 0], [2, np.nan]])
+    whole = dnn.load_table({"a": [1.0, 2.0], "b": ["x", "y"], "y": [0, 1]})
+    with pytest.raises(DataError, match=r"column .b.: the cell is empty .the network was"):
+        read_rows(written(tmp_path, "a,b\n1,x\n2,\n"), whole.columns, 2)
