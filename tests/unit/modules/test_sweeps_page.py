@@ -140,6 +140,11 @@ def test_a_trainer_of_the_page_is_valid(source: str, words: str, tmp_path: Path)
         assert options.training.parallel == "data"
     elif "augment" in source:
         assert [*map(repr, augmentations_of(options.augment))][1] == "Cutout(side=2)"
+    elif "weights" in source:
+        assert (options.weights, options.head, options.freeze) == (
+            *("$DIEL_RUN_DIR/body.npz", "new"),
+            ["*"],
+        )
     elif "layers" in source:
         assert references(options.layers) == ["filters", "units", "depth"]
     else:
