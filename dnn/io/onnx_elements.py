@@ -1,0 +1,658 @@
+"""Operators of ONNX that work element by element, and those that add up, normalise or multiply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.graph import operations as graph
+from dnn.graph.node import Node, constant
+from dnn.graph.operation import apply
+from dnn.io.onnx_trace import OPERATORS, Call, Value, operator
+
+__all__: list[str] = []
+
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+
+# -- of one value ----------------------------------------------------------------------------------
+
+
+def floor(x: Node) -> Node:
+    """Return the largest integers that are not above `x`."""
+    if x.dtype.kind != "f":
+        return x
+    near = graph.clip(x, -(2.0**53), 2.0**53) if x.dtype.itemsize > 2 else x
+    cut = graph.cast(graph.cast(near, np.int64), x.dtype)
+    below = graph.where(graph.greater(cut, near), cut - 1.0, cut)
+    is_small = graph.greater(constant(2.0 ** (52 if x.dtype.itemsize > 4 else 23), x.dtype), abs(x))
+    return graph.where(is_small, below, x) if x.dtype.itemsize > 2 else below
+
+
+def _round(x: Node) -> Node:
+    """Return the nearest integers, of two the even one."""
+    low = floor(x)
+    part = x - low
+    odd = graph.equal(floor(low * 0.5) * 2.0 + 1.0, low)
+    up = graph.greater(part, constant(0.5, x.dtype))
+    tie = graph.equal(part, constant(0.5, x.dtype)) * odd
+    return graph.where(up + tie, low + 1.0, low)
+
+
+def _not(x: Node) -> Node:
+    return graph.equal(x, constant(False, bool))
+
+
+def _is_nan(x: Node) -> Node:
+    return _not(graph.equal(x, x))
+
+
+def _swish(x: Node) -> Node:
+    return x * graph.sigmoid(x)
+
+
+def _reciprocal(x: Node) -> Node:
+    return 1.0 / x
+
+
+def _softsign(x: Node) -> Node:
+    return x / (abs(x) + 1.0)
+
+
+def _mish(x: Node) -> Node:
+    return x * graph.tanh(graph.softplus(x))
+
+
+def _hard_swish(x: Node) -> Node:
+    return x * graph.clip(x * (1.0 / 6.0) + 0.5, 0.0, 1.0)
+
+
+def _sign(x: Node) -> Node:
+    return apply("sign", x)
+
+
+def _copied(x: Node) -> Node:
+    return x
+
+
+def _negated(x: Node) -> Node:
+    return -x
+
+
+def _ceil(x: Node) -> Node:
+    return -floor(-x) if x.dtype.kind == "f" else x
+
+
+_UNARY: dict[str, Callable[[Node], Node]] = {
+    "Abs": graph.abs,
+    "Ceil": _ceil,
+    "Erf": graph.erf,
+    "Exp": graph.exp,
+    "Floor": floor,
+    "HardSwish": _hard_swish,
+    "Identity": _copied,
+    "IsNaN": _is_nan,
+    "Log": graph.log,
+    "Mish": _mish,
+    "Neg": _negated,
+    "Not": _not,
+    "Reciprocal": _reciprocal,
+    "Relu": graph.relu,
+    "Round": _round,
+    "Sigmoid": graph.sigmoid,
+    "Sign": _sign,
+    "Softplus": graph.softplus,
+    "Softsign": _softsign,
+    "Sqrt": graph.sqrt,
+    "Tanh": graph.tanh,
+}
+
+
+def _unary(function: Callable[[Node], Node]) -> Callable[[Call], Node]:
+    return lambda call: function(call.node())
+
+
+OPERATORS.update({kind: _unary(function) for kind, function in _UNARY.items()})
+
+
+@operator("Dropout")
+def _dropout(call: Call) -> tuple[Node, Array]:
+    if call.has(2) and call.known(2).any():
+        call.refuse("it is to drop elements in a prediction too")
+    return call.node(), np.ones(call.shape(), bool)
+
+
+@operator("Cast", "CastLike")
+def _cast(call: Call) -> Node:
+    if call.onnx_node.op_type == "CastLike":
+        dtype = call.inputs[1].dtype
+    else:
+        helper = call.trace.file.onnx.helper
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(call.get("to")))
+    x = call.node()
+    if dtype == bool and x.dtype != bool:
+        return _not(graph.equal(x, constant(0, x.dtype)))
+    return graph.cast(x, dtype)
+
+
+@operator("Elu")
+def _elu(call: Call) -> Node:
+    return graph.elu(call.node(), call.get("alpha", 1.0))
+
+
+@operator("Celu")
+def _celu(call: Call) -> Node:
+    x, alpha = call.node(), call.get("alpha", 1.0)
+    return graph.relu(x) + graph.expm1(graph.clip(x, high=0.0) * (1.0 / alpha)) * alpha
+
+
+@operator("Selu")
+def _selu(call: Call) -> Node:
+    x, gamma = call.node(), call.get("gamma", SELU_GAMMA)
+    return graph.elu(x, call.get("alpha", SELU_ALPHA)) * gamma
+
+
+@operator("LeakyRelu")
+def _leaky_relu(call: Call) -> Node:
+    return graph.leaky_relu(call.node(), call.get("alpha", 0.01))
+
+
+@operator("ThresholdedRelu")
+def _thresholded_relu(call: Call) -> Node:
+    x = call.node()
+    return apply("where_greater", x, x, constant(call.get("alpha", 1.0), x.dtype))
+
+
+@operator("PRelu")
+def _prelu(call: Call) -> Node:
+    x, slope = call.node(0), call.node(1)
+    if x.ndim > 2 and slope.ndim == 1 and slope.shape[0] == x.shape[1] != x.shape[-1]:
+        slope = graph.reshape(slope, (-1, *(1,) * (x.ndim - 2)))  # older opsets: by channel
+    return graph.relu(x) + graph.clip(x, high=0.0) * slope
+
+
+@operator("HardSigmoid")
+def _hard_sigmoid(call: Call) -> Node:
+    x = call.node()
+    return graph.clip(x * call.get("alpha", 0.2) + call.get("beta", 0.5), 0.0, 1.0)
+
+
+@operator("Swish")
+def _swish_of(call: Call) -> Node:
+    x = call.node()
+    return x * graph.sigmoid(x * call.get("alpha", 1.0))
+
+
+@operator("Gelu")
+def _gelu(call: Call) -> Node:
+    x = call.node()
+    if call.get("approximate", "none") == "tanh":
+        return graph.gelu(x)
+    return x * (graph.erf(x * math.sqrt(0.5)) + 1.0) * 0.5
+
+
+@operator("Shrink")
+def _shrink(call: Call) -> Node:
+    x, bias, limit = call.node(), call.get("bias", 0.0), call.get("lambd", 0.5)
+    above = apply("where_greater", x - bias, x, constant(limit, x.dtype))
+    return above + apply("where_greater", x + bias, -x, constant(limit, x.dtype))
+
+
+@operator("IsInf")
+def _is_inf(call: Call) -> Node:
+    x = call.node()
+    y = constant(np.zeros(x.shape, bool), bool)
+    for name, end in (("detect_negative", -np.inf), ("detect_positive", np.inf)):
+        if call.get(name, 1):
+            y = y + graph.equal(x, constant(end, x.dtype))
+    return y
+
+
+@operator("Clip")
+def _clip(call: Call) -> Node:
+    x = call.node()
+    limits: list[Any] = []
+    for index, name in ((1, "min"), (2, "max")):
+        if call.has(index) and not call.is_known(index):
+            limits.append(call.node(index))
+        else:
+            limits.append(call.number(name, index))
+    return graph.clip(x, *limits)
+
+
+# -- of several values -----------------------------------------------------------------------------
+
+
+def _quotient(a: Node, b: Node) -> Node:
+    if a.dtype.kind == "f":
+        return a / b
+    return graph.cast(graph.cast(a, np.float64) / graph.cast(b, np.float64), a.dtype)
+
+
+def _either(a: Node, b: Node) -> Node:
+    return a + b
+
+
+def _differs(a: Node, b: Node) -> Node:
+    return _not(graph.equal(a, b))
+
+
+def _less(a: Node, b: Node) -> Node:
+    return graph.greater(b, a)
+
+
+def _less_equal(a: Node, b: Node) -> Node:
+    return graph.greater_equal(b, a)
+
+
+_BINARY: dict[str, Callable[[Node, Node], Node]] = {
+    "Add": graph.add,
+    "And": graph.multiply,
+    "Div": _quotient,
+    "Equal": graph.equal,
+    "Greater": graph.greater,
+    "GreaterOrEqual": graph.greater_equal,
+    "Less": _less,
+    "LessOrEqual": _less_equal,
+    "Mul": graph.multiply,
+    "Or": _either,
+    "Sub": graph.subtract,
+    "Xor": _differs,
+}
+
+
+def _binary(function: Callable[[Node, Node], Node]) -> Callable[[Call], Node]:
+    return lambda call: function(call.node(0), call.node(1))
+
+
+OPERATORS.update({kind: _binary(function) for kind, function in _BINARY.items()})
+
+
+@operator("Sum", "Mean")
+def _sum_of_all(call: Call) -> Node:
+    several = call.nodes()
+    total = reduce(graph.add, several)
+    return total * (1.0 / len(several)) if call.onnx_node.op_type == "Mean" else total
+
+
+@operator("Max", "Min")
+def _extreme_of_all(call: Call) -> Node:
+    return reduce(
+        graph.maximum if call.onnx_node.op_type == "Max" else graph.minimum, call.nodes()
+    )
+
+
+@operator("Pow")
+def _power(call: Call) -> Node:
+    x = call.node(0)
+    if call.is_known(1) and call.known(1).size == 1 and call.known(1).ndim <= x.ndim:
+        exponent = call.known(1).item()
+        if exponent == 3:
+            return x * x * x
+        if exponent in (0.5, 1, 2) and (x.dtype.kind == "f" or exponent != 0.5):
+            return graph.power(x, exponent)
+    if x.dtype.kind == "f":
+        return graph.power(x, graph.cast(call.node(1), x.dtype))
+    wide = graph.power(graph.cast(x, np.float64), graph.cast(call.node(1), np.float64))
+    return graph.cast(wide, x.dtype)
+
+
+@operator("Mod")
+def _modulo(call: Call) -> Node:
+    a, b = call.node(0), call.node(1)
+    dtype = a.dtype
+    if dtype.kind != "f":
+        a, b = graph.cast(a, np.float64), graph.cast(b, np.float64)
+    ratio = a / b
+    whole = graph.cast(graph.cast(ratio, np.int64), a.dtype) if call.get("fmod", 0) else floor(ratio)
+    return graph.cast(a - whole * b, dtype)
+
+
+@operator("Where")
+def _where(call: Call) -> Node:
+    return graph.where(*(call.node(i) for i in range(3)))
+
+
+# -- reductions ------------------------------------------------------------------------------------
+
+
+def _log_sum_exp(x: Node, axes: Sequence[int], keepdims: bool) -> Node:
+    largest = graph.max(x, axes, keepdims=True)
+    finite = graph.where(graph.equal(largest - largest, largest * 0.0), largest, largest * 0.0)
+    total = graph.log(graph.sum(graph.exp(x - finite), axes, keepdims=True)) + finite
+    return total if keepdims else graph.squeeze(total, list(axes))
+
+
+def _mean(x: Node, axes: Sequence[int], keepdims: bool) -> Node:
+    if x.dtype.kind == "f":
+        return graph.mean(x, axes, keepdims=keepdims)
+    count = math.prod(x.shape[i] for i in axes)
+    total = graph.sum(graph.cast(x, np.float64), axes, keepdims=keepdims)
+    return graph.cast(total * (1.0 / count), x.dtype)
+
+
+_Reduction = Callable[[Node, Sequence[int], bool], Node]
+_REDUCTIONS: dict[str, _Reduction] = {
+    "ReduceL1": lambda x, axes, keep: graph.sum(abs(x), axes, keepdims=keep),
+    "ReduceL2": lambda x, axes, keep: graph.sqrt(graph.sum(x * x, axes, keepdims=keep)),
+    "ReduceLogSum": lambda x, axes, keep: graph.log(graph.sum(x, axes, keepdims=keep)),
+    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceMax": lambda x, axes, keep: graph.max(x, axes, keepdims=keep),
+    "ReduceMean": _mean,
+    "ReduceMin": lambda x, axes, keep: graph.min(x, axes, keepdims=keep),
+    "ReduceProd": lambda x, axes, keep: graph.prod(x, axes, keepdims=keep),
+    "ReduceSum": lambda x, axes, keep: graph.sum(x, axes, keepdims=keep),
+    "ReduceSumSquare": lambda x, axes, keep: graph.sum(x * x, axes, keepdims=keep),
+}
+
+
+def _reduction(function: _Reduction) -> Callable[[Call], Node]:
+    def reduced(call: Call) -> Node:
+        x, axes = call.node(), call.integers("axes", 1)
+        if not axes and call.get("noop_with_empty_axes", 0):
+            return x
+        where = [n % x.ndim for n in axes] if axes else list(range(x.ndim))
+        return function(x, sorted(where), bool(call.get("keepdims", 1)))
+
+    return reduced
+
+
+OPERATORS.update({kind: _reduction(function) for kind, function in _REDUCTIONS.items()})
+
+
+@operator("ArgMax", "ArgMin")
+def _arg_extreme(call: Call) -> Node:
+    x, axis = call.node(), call.axis(0)
+    if call.onnx_node.op_type == "ArgMin":
+        x = -graph.cast(x, np.int64 if x.dtype.kind in "ub" else x.dtype)
+    last = call.get("select_last_index", 0)
+    if last:
+        x = x[(*(slice(None),) * axis, slice(None, None, -1))]
+    at = graph.argmax(x, axis)
+    at = x.shape[axis] - 1 - at if last else at
+    return graph.expand_dims(at, axis) if call.get("keepdims", 1) else at
+
+
+def along_last(x: Node, axis: int, function: Callable[[Node], Node]) -> Node:
+    """Return a function of the last axis, of another one."""
+    if axis == x.ndim - 1:
+        return function(x)
+    order = [i for i in range(x.ndim) if i != axis] + [axis]
+    back = [order.index(i) for i in range(x.ndim)]
+    return graph.transpose(function(graph.transpose(x, order)), back)
+
+
+def _hardmax(x: Node) -> Node:
+    return graph.one_hot(graph.argmax(x, -1), x.shape[-1], x.dtype)
+
+
+def _by_class(function: Callable[[Node], Node]) -> Callable[[Call], Node]:
+    """Return the function of an operator over an axis, which meant all from it on before opset 13."""
+
+    def over_axis(call: Call) -> Node:
+        x = call.node()
+        if call.opset >= 13:
+            return along_last(x, call.axis(-1), function)
+        axis = call.axis(1) if x.ndim > 1 else 0
+        rows = math.prod(x.shape[:axis])
+        return graph.reshape(function(graph.reshape(x, (rows, x.size // rows))), x.shape)
+
+    return over_axis
+
+
+OPERATORS["Softmax"] = _by_class(graph.softmax)
+OPERATORS["LogSoftmax"] = _by_class(graph.log_softmax)
+OPERATORS["Hardmax"] = _by_class(_hardmax)
+
+
+@operator("CumSum")
+def _cumulative_sum(call: Call) -> Node:
+    x, axis = call.node(), int(call.known(1).item())
+    n = x.shape[axis]
+    kept = np.tril(np.ones((n, n)), -1 if call.get("exclusive", 0) else 0)
+    kept = kept[::-1, ::-1] if call.get("reverse", 0) else kept
+    dtype = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)
+    matrix = constant(kept.T, dtype)
+
+    def summed(part: Node) -> Node:
+        return graph.cast(graph.dot(graph.cast(part, dtype), matrix), x.dtype)
+
+    return along_last(x, axis % x.ndim, summed)
+
+
+# -- normalisation ---------------------------------------------------------------------------------
+
+
+def by_channel(values: Node, ndim: int) -> Node:
+    """Return one number for each channel in a shape that broadcasts with a value of images."""
+    return graph.reshape(values, (-1, *(1,) * (ndim - 2))) if ndim > 1 else values
+
+
+@operator("BatchNormalization")
+def _batch_norm(call: Call) -> tuple[Node, ...]:
+    x, scale, shift = (call.node(i) for i in range(3))
+    mean, variance = (call.node(i, trained=False) for i in (3, 4))
+    rest: tuple[Node, ...] = ()
+    if call.get("training_mode", 0):
+        axes = [i for i in range(x.ndim) if i != 1]
+        momentum = call.get("momentum", 0.9)
+        now = graph.mean(x, axes)
+        spread = graph.mean(graph.square(x - by_channel(now, x.ndim)), axes)
+        rest = (mean * momentum + now * (1 - momentum),)
+        rest += (variance * momentum + spread * (1 - momentum),)
+        mean, variance = now, spread
+    factor = scale / graph.sqrt(variance + call.get("epsilon", 1e-5))
+    y = (x - by_channel(mean, x.ndim)) * by_channel(factor, x.ndim) + by_channel(shift, x.ndim)
+    return y, *rest
+
+
+@operator("InstanceNormalization")
+def _instance_norm(call: Call) -> Node:
+    x = call.node()
+    y = _normalised(x, range(2, x.ndim), call.get("epsilon", 1e-5))
+    return y * by_channel(call.node(1), x.ndim) + by_channel(call.node(2), x.ndim)
+
+
+@operator("GroupNormalization")
+def _group_norm(call: Call) -> Node:
+    x, groups = call.node(), int(call.get("num_groups"))
+    inside = graph.reshape(x, (x.shape[0], groups, -1))
+    y = _normalised(inside, [2], call.get("epsilon", 1e-5))
+    if call.opset < 21:  # one number for each group
+        y = y * graph.reshape(call.node(1), (-1, 1)) + graph.reshape(call.node(2), (-1, 1))
+        return graph.reshape(y, x.shape)
+    y = graph.reshape(y, x.shape)
+    return y * by_channel(call.node(1), x.ndim) + by_channel(call.node(2), x.ndim)
+
+
+def _normalised(x: Node, axes: Sequence[int], epsilon: float) -> Node:
+    return graph.normalise(x, tuple(axes), epsilon).values
+
+
+@operator("LayerNormalization")
+def _layer_norm(call: Call) -> tuple[Node, ...]:
+    x, epsilon = call.node(), call.get("epsilon", 1e-5)
+    axes = tuple(range(call.axis(-1), x.ndim))
+    found = graph.normalise(x, axes, epsilon)
+    y = found.values * call.node(1)
+    y = y + call.node(2) if call.has(2) else y
+    if call.outputs == 1:
+        return (y,)
+    return y, found.mean, 1.0 / graph.sqrt(found.variance + epsilon)
+
+
+@operator("RMSNormalization")
+def _rms_norm(call: Call) -> Node:
+    x = call.node()
+    axes = tuple(range(call.axis(-1), x.ndim))
+    mean = graph.mean(graph.square(x), axes, keepdims=True)
+    return x / graph.sqrt(mean + call.get("epsilon", 1e-5)) * call.node(1)
+
+
+@operator("MeanVarianceNormalization")
+def _mean_variance_norm(call: Call) -> Node:
+    x, axes = call.node(), [int(n) for n in call.get("axes", [0, 2, 3])]
+    centred = x - graph.mean(x, axes, keepdims=True)
+    deviation = graph.sqrt(graph.mean(graph.square(centred), axes, keepdims=True))
+    return centred / (deviation + 1e-9)
+
+
+@operator("LpNormalization")
+def _lp_norm(call: Call) -> Node:
+    x, axis = call.node(), call.axis(-1)
+    if call.get("p", 2) == 1:
+        norm = graph.sum(abs(x), axis, keepdims=True)
+    else:
+        norm = graph.sqrt(graph.sum(x * x, axis, keepdims=True))
+    zero = constant(0.0, x.dtype)
+    return graph.where(graph.equal(norm, zero), zero, x / graph.maximum(norm, 1e-30))
+
+
+@operator("LRN")
+def _local_response_norm(call: Call) -> Node:
+    x, size = call.node(), int(call.get("size"))
+    squares, channels = x * x, x.shape[1]
+    before, total = (size - 1) // 2, None
+    for offset in range(-before, size - before):
+        first, last = max(0, offset), min(channels, channels + offset)
+        if first < last:
+            index = ((0, x.shape[0], 1), (first - offset, last - offset, 1))
+            part = apply("unslice", squares[:, first:last], index=index, shape=x.shape)
+            total = part if total is None else total + part
+    assert total is not None
+    base = total * (call.get("alpha", 1e-4) / size) + call.get("bias", 1.0)
+    return x / graph.power(base, call.get("beta", 0.75))
+
+
+# -- products --------------------------------------------------------------------------------------
+
+
+def _product(a: Node, b: Node) -> Node:
+    if a.dtype.kind == "f":
+        return graph.dot(a, b)
+    wide = graph.dot(graph.cast(a, np.float64), graph.cast(b, np.float64))  # exact below 2^53
+    return graph.cast(wide, a.dtype)
+
+
+OPERATORS["MatMul"] = _binary(_product)
+
+
+@operator("Gemm")
+def _gemm(call: Call) -> Node:
+    return graph.gemm(
+        call.node(0),
+        call.node(1),
+        call.node(2) if call.has(2) else None,
+        alpha=call.get("alpha", 1.0),
+        beta=call.get("beta", 1.0),
+        transpose_a=bool(call.get("transA", 0)),
+        transpose_b=bool(call.get("transB", 0)),
+    )
+
+
+@operator("Einsum")
+def _einsum(call: Call) -> Node:
+    """Compute a sum of products of two values at a time: one batch of products of matrices each."""
+    text = call.get("equation").replace(" ", "")
+    inputs, arrow, out = text.partition("->")
+    terms = inputs.split(",")
+    operands = call.nodes()
+    if "." in text:
+        call.refuse(f"equation {text!r}: '...' is not supported")
+    if not arrow:
+        out = "".join(sorted(x for x in set(inputs) - {","} if inputs.count(x) == 1))
+    term, x = terms[0], operands[0]
+    for number in range(1, len(terms)):
+        later = set(out).union(*terms[number + 1 :])
+        term, x = _contracted(term, x, terms[number], operands[number], later)
+    if len(set(term)) != len(term):
+        call.refuse(f"equation {text!r}: diagonals are not supported")
+    summed = [i for i, letter in enumerate(term) if letter not in out]
+    x = graph.sum(x, summed) if summed else x
+    term = "".join(letter for letter in term if letter in out)
+    return graph.transpose(x, [term.index(letter) for letter in out])
+
+
+def _contracted(a: str, x: Node, b: str, y: Node, later: set[str]) -> tuple[str, Node]:
+    """Return the product of two values, summed over the letters that nothing needs later."""
+    both = [letter for letter in a if letter in b and letter in later]
+    inner = [letter for letter in a if letter in b and letter not in later]
+    left = [letter for letter in a if letter not in b]
+    right = [letter for letter in b if letter not in a]
+    size = dict(zip(a + b, x.shape + y.shape, strict=True))
+
+    def arranged(term: str, value: Node, *groups: list[str]) -> Node:
+        order = [term.index(letter) for group in groups for letter in group]
+        lengths = [math.prod(size[letter] for letter in group) for group in groups]
+        return graph.reshape(graph.transpose(value, order), lengths)
+
+    product = graph.matmul(arranged(a, x, both, left, inner), arranged(b, y, both, inner, right))
+    letters = [*both, *left, *right]
+    return "".join(letters), graph.reshape(product, [size[letter] for letter in letters])
+
+
+# -- quantised values ------------------------------------------------------------------------------
+
+
+def _along(call: Call, value: Node, index: int) -> Node:
+    """Return a scale or a zero point, one number or one for each slice along an axis."""
+    x = call.node(0)
+    if value.ndim != 1 or value.size == 1:
+        return graph.reshape(value, ()) if value.size == 1 else value
+    axis = call.axis(1)
+    return graph.reshape(value, (-1, *(1,) * (x.ndim - 1 - axis)))
+
+
+@operator("DequantizeLinear")
+def _dequantised(call: Call) -> Node:
+    scale = _along(call, call.node(1), 1)
+    x = graph.cast(call.node(0), scale.dtype)
+    if call.has(2):
+        x = x - graph.cast(_along(call, call.node(2), 2), scale.dtype)
+    return x * scale
+
+
+def _quantised(x: Node, zero: Node, dtype: Any) -> Node:
+    ends = np.iinfo(dtype)
+    shifted = _round(x) + graph.cast(zero, x.dtype)
+    return graph.cast(graph.clip(shifted, float(ends.min), float(ends.max)), dtype)
+
+
+@operator("QuantizeLinear")
+def _quantise(call: Call) -> Node:
+    zero = call.node(2) if call.has(2) else constant(0, np.uint8)
+    x = call.node(0) / _along(call, call.node(1), 1)
+    return _quantised(x, _along(call, zero, 2), zero.dtype)
+
+
+@operator("DynamicQuantizeLinear")
+def _quantise_by_range(call: Call) -> tuple[Node, Node, Node]:
+    x = call.node()
+    low = graph.minimum(graph.min(x), 0.0)
+    scale = (graph.maximum(graph.max(x), 0.0) - low) * (1.0 / 255.0)
+    scale = graph.where(graph.equal(scale, constant(0.0, x.dtype)), 1.0, scale)
+    zero = graph.cast(graph.clip(_round(-low / scale), 0.0, 255.0), np.uint8)
+    return _quantised(x / scale, zero, np.uint8), scale, zero
+
+
+def shifted(call: Call, index: int, zero: int, axis: int) -> Node:
+    """Return an input of integers less its zero point, as floats that hold products exactly."""
+    x = graph.cast(call.node(index), np.float64)
+    if not call.has(zero):
+        return x
+    point = graph.cast(call.node(zero), np.float64)
+    if point.ndim == 1 and point.size > 1:
+        shape = [1] * x.ndim
+        shape[axis] = point.size
+        point = graph.reshape(point, shape)
+    return x - point
+
+
+@operator("MatMulInteger")
+def _integer_product(call: Call) -> Value:
+    a, b = shifted(call, 0, 2, -2), shifted(call, 1, 3, -1)
+    return graph.cast(graph.dot(a, b), np.int32)

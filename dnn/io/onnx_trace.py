@@ -1,0 +1,333 @@
+"""Graphs of ONNX models as nodes of `dnn.graph`, for given shapes of their inputs.
+
+Each value is known, an array of NumPy, or computed, a node. A node of ONNX whose inputs are all
+known is computed at once, by the reference implementation that comes with onnx; so shapes that a
+model computes from the shapes of its inputs are numbers here. Any other node becomes nodes by the
+function of `OPERATORS` that has its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.errors import CheckpointError, DnnError
+from dnn.graph.node import PLACEHOLDER, Node, constant, topological_order, variable
+from dnn.io.onnx_file import DOMAINS, OnnxFile
+
+__all__ = ["OPERATORS", "Call", "Leaves", "Trace", "UnknownValue", "Value", "operator"]
+
+Value = Node | Array
+"""A value of a graph of ONNX: computed, or known."""
+
+LARGEST_KNOWN = 2**28
+"""Most elements of a known value that is made of a shape."""
+DEEPEST = 20
+"""Deepest nesting of graphs in nodes that is followed."""
+
+OPERATORS: dict[str, Callable[[Call], Any]] = {}
+"""For each operator of ONNX, the function that makes a node of it: from a `Call` to its result, or a
+tuple of its results."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_RANDOM = ("Bernoulli", "Multinomial", "Random")
+_SIZED = {"ConstantOfShape": 0, "Expand": 1, "RandomNormal": 0, "Tile": 1}
+_WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)
+"""What attributes or inputs that do not fit may raise."""
+
+
+def operator(*kinds: str) -> Callable[[_Function], _Function]:
+    """Enter a function in `OPERATORS` under the names of operators; used as a decorator."""
+
+    def enter(function: _Function) -> _Function:
+        for kind in kinds:
+            OPERATORS[kind] = function
+        return function
+
+    return enter
+
+
+class UnknownValue(Exception):
+    """A number is needed, such as a length, that depends on the values of inputs.
+
+    Attributes
+    ----------
+    inputs : tuple of Node
+        These inputs of the graph.
+    """
+
+    def __init__(self, node: Node, message: str) -> None:
+        super().__init__(message)
+        order = topological_order([node])
+        self.inputs = tuple(each for each in order if each.kind == PLACEHOLDER)
+
+
+class Leaves:
+    """Nodes of known values, which several traces of a model share.
+
+    Attributes
+    ----------
+    arrays : dict of Node to array
+        Values of the nodes that are variables.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[Node, Array] = {}
+        self._nodes: dict[int, tuple[Array, Node]] = {}
+
+    def node(self, name: str, array: Array, *, trained: bool) -> Node:
+        """Return the node of a known value; `trained` says whether it is a weight."""
+        if id(array) not in self._nodes:
+            self._nodes[id(array)] = array, self.made(name, array, trained)
+        return self._nodes[id(array)][1]
+
+    def made(self, name: str, array: Array, trained: bool) -> Node:
+        """Return a new node of a known value."""
+        if array.size <= 16:
+            return constant(array, array.dtype)
+        node = variable(array.shape, array.dtype, name)
+        self.arrays[node] = array
+        return node
+
+
+class Call:
+    """A node of ONNX with the values of its inputs, as functions of `OPERATORS` are given it."""
+
+    def __init__(self, trace: Trace, node: Any, names: Sequence[str], inputs: Sequence[Any]) -> None:
+        self.trace = trace
+        self.onnx_node = node
+        self.names = names
+        self.inputs = inputs
+        self.opset = trace.file.opset
+        get = trace.file.onnx.helper.get_attribute_value
+        self.attributes: dict[str, Any] = {}
+        for each in node.attribute:
+            value = get(each)
+            self.attributes[each.name] = _text(value)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def outputs(self) -> int:
+        """How many results are named."""
+        return len(self.onnx_node.output)
+
+    def has(self, index: int) -> bool:
+        """Whether there is an input of that number."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def node(self, index: int = 0, *, trained: bool = True) -> Node:
+        """Return an input as a node; `trained` is False for statistics, which are no weights."""
+        if not self.has(index):
+            raise ValueError(f"its input {index} is left out")
+        value = self.inputs[index]
+        if isinstance(value, Node):
+            return value
+        return self.trace.leaves.node(self.names[index], _plain(value), trained=trained)
+
+    def nodes(self) -> list[Node]:
+        """Return all inputs as nodes."""
+        return [self.node(i) for i in range(len(self)) if self.has(i)]
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """Return the shape of an input."""
+        if not self.has(index):
+            raise ValueError(f"its input {index} is left out")
+        return tuple(self.inputs[index].shape)
+
+    def is_known(self, index: int) -> bool:
+        """Whether an input is there and known."""
+        return self.has(index) and not isinstance(self.inputs[index], Node)
+
+    def known(self, index: int) -> Array:
+        """Return a known input; `UnknownValue` if it depends on inputs of the graph."""
+        if not self.has(index):
+            raise ValueError(f"its input {index} is left out")
+        value = self.inputs[index]
+        if isinstance(value, Node):
+            message = f"its input {self.names[index]!r} must be known when the model is compiled"
+            raise UnknownValue(value, message)
+        array: Array = value
+        return array
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute, or a default."""
+        return self.attributes.get(name, default)
+
+    def integers(self, name: str, index: int) -> list[int] | None:
+        """Return integers that are an attribute in older opsets, an input in newer ones."""
+        if name in self.attributes:
+            return [int(n) for n in np.ravel(self.attributes[name])]
+        return [int(n) for n in self.known(index).ravel()] if self.has(index) else None
+
+    def number(self, name: str, index: int, default: float | None = None) -> float | None:
+        """Return a number that is an attribute in older opsets, an input in newer ones."""
+        if name in self.attributes:
+            return float(self.attributes[name])
+        return self.known(index).item() if self.has(index) else default
+
+    def axis(self, default: int, index: int = 0, name: str = "axis") -> int:
+        """Return an attribute that is the number of an axis, counted from 0."""
+        axis, ndim = int(self.get(name, default)), len(self.shape(index))
+        if not -ndim <= axis < ndim:
+            raise ValueError(f"{name} = {axis} of a value of {ndim} axes")
+        return axis % ndim
+
+    def refuse(self, message: str) -> NoReturn:
+        """Raise `CheckpointError`, with the name of the node."""
+        self.trace.file.refuse(self.onnx_node, message)
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list) and value and isinstance(value[0], bytes):
+        return [each.decode(errors="replace") for each in value]
+    return value
+
+
+def _plain(array: Array) -> Array:
+    """Return numbers in a type that NumPy has; bfloat16 and narrower floats become float32."""
+    if array.dtype.kind in "fiub" and array.dtype.itemsize <= 8:
+        return array
+    return array.astype(np.float32)
+
+
+class Trace:
+    """Follows a graph of ONNX from its inputs to its outputs."""
+
+    def __init__(self, file: OnnxFile, leaves: Leaves) -> None:
+        self.file = file
+        self.leaves = leaves
+        self.depth = 0
+
+    def graph(
+        self, graph: Any, given: Mapping[str, Any], outer: Mapping[str, Any] | None = None
+    ) -> list[Value]:
+        """Return the outputs of a graph.
+
+        Parameters
+        ----------
+        graph : GraphProto
+        given : mapping of str to Value
+            Its inputs.
+        outer : mapping of str to Value, optional
+            Values around it, where it is an attribute of a node.
+        """
+        if self.depth > DEEPEST:
+            raise CheckpointError(f"{self.file.path}: graphs in graphs, more than {DEEPEST} deep")
+        self.depth += 1
+        values = {**(outer or {}), **self.file.arrays(graph), **given}
+        for node in needed(graph):
+            self._follow(node, values)
+        self.depth -= 1
+        for each in graph.output:
+            if each.name not in values:
+                message = f"its output {each.name!r} is nothing that is computed"
+                raise CheckpointError(f"{self.file.path}: {message}")
+        return [values[each.name] for each in graph.output]
+
+    def _follow(self, node: Any, values: dict[str, Any]) -> None:
+        """Add the results of a node to `values`."""
+        if node.domain not in DOMAINS:
+            self.file.refuse(node, "no operator of ONNX itself, and only those are read")
+        missing = next((name for name in node.input if name and name not in values), None)
+        if missing is not None:
+            self.file.refuse(node, f"its input {missing!r} is nothing that is computed before it")
+        call = Call(self, node, node.input, [values[name] if name else None for name in node.input])
+        try:
+            results = self._results(call, values)
+        except (CheckpointError, UnknownValue):
+            raise
+        except DnnError as error:
+            self.file.refuse(node, str(error))
+        except _WRONG as error:
+            self.file.refuse(node, f"its inputs or attributes do not fit: {error}")
+        several = results if isinstance(results, tuple | list) else (results,)
+        for name, result in zip(node.output, several, strict=False):
+            if name and result is not None:
+                values[name] = result
+
+    def _results(self, call: Call, values: Mapping[str, Any]) -> Any:
+        kind = call.onnx_node.op_type
+        if kind in ("If", "Loop", "Scan"):
+            return self._branch(call, values) if kind == "If" else self._unknown(call)
+        if kind == "Constant":
+            return self._constant(call)
+        if kind in ("Shape", "Size") or any(isinstance(x, Node) for x in call.inputs):
+            function = OPERATORS.get(kind)
+            return self._unknown(call) if function is None else function(call)
+        if kind in ("Identity", "Dropout"):
+            return call.inputs[0]
+        return self._folded(call)
+
+    def _unknown(self, call: Call) -> NoReturn:
+        call.refuse("this operator is not supported")
+
+    def _constant(self, call: Call) -> Value:
+        ((name, value),) = call.attributes.items()
+        if name == "value":
+            return self.file.value(value)
+        kinds = {"value_float": "f4", "value_floats": "f4", "value_int": "i8", "value_ints": "i8"}
+        if name not in kinds:
+            call.refuse(f"a constant by {name!r} is not read")
+        return np.array(value, kinds[name])
+
+    def _branch(self, call: Call, values: Mapping[str, Any]) -> Any:
+        """Return the results of the branch of an If that is taken."""
+        graphs = [call.attributes[name] for name in ("then_branch", "else_branch")]
+        return self.graph(graphs[0 if call.known(0).any() else 1], {}, values)
+
+    def _folded(self, call: Call) -> Any:
+        """Compute a node whose inputs are all known."""
+        node, file = call.onnx_node, self.file
+        kind = node.op_type
+        if kind.startswith(_RANDOM):
+            call.refuse("random numbers are not supported")
+        if kind in _SIZED and math.prod(call.known(_SIZED[kind]).tolist()) > LARGEST_KNOWN:
+            call.refuse(f"a value of more than {LARGEST_KNOWN} elements")
+        ops = importlib.import_module("onnx.reference.ops")
+        try:
+            function = ops.load_op("", kind, file.opset)
+        except Exception:  # it raises errors of its own for operators that it does not know
+            self._unknown(call)
+        opsets = {"": file.opset, **file.opsets}
+        settings = {"log": _silent, "opsets": opsets, "verbose": 0, "new_ops": None}
+        try:
+            with np.errstate(all="ignore"):
+                results = function(node, settings).run(*call.inputs)
+        except Exception as error:  # of the library, for anything that does not fit
+            call.refuse(f"it cannot be computed: {error}")
+        return tuple(None if each is None else np.asarray(each) for each in results)
+
+
+def _silent(*_: object) -> None:
+    """Log nothing."""
+
+
+def needed(graph: Any) -> list[Any]:
+    """Return the nodes of a graph on which its outputs depend, in order."""
+    wanted = {each.name for each in graph.output}
+    found = []
+    for node in reversed(graph.node):
+        if wanted.intersection(node.output):
+            found.append(node)
+            wanted.update(read_names(node))
+    return found[::-1]
+
+
+def read_names(node: Any) -> set[str]:
+    """Return the names of values that a node reads, in graphs among its attributes too."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            names |= {each.name for each in graph.output}
+            names |= {name for inner in graph.node for name in read_names(inner)}
+    return names
+
