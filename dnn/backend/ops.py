@@ -214,7 +214,7 @@ class Ops:
     @staticmethod
     def copy(x: Array, out: Array) -> None:
         """Copy `x`, broadcast to the shape of `out` and cast to its type."""
-        np.copyto(out, x)
+        np.copyto(out, x, "unsafe")  # floats become integers too
 
     @staticmethod
     def take_rows(x: Array, rows: Array, out: Array) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
@@ -26,11 +27,11 @@ def floor(x: Node) -> Node:
     """Return the largest integers that are not above `x`."""
     if x.dtype.kind != "f":
         return x
-    near = graph.clip(x, -(2.0**53), 2.0**53) if x.dtype.itemsize > 2 else x
+    whole = constant(2.0 ** np.finfo(x.dtype).nmant, x.dtype)  # from here on all are integers
+    is_small = graph.greater(whole, abs(x))
+    near = graph.where(is_small, x, constant(0.0, x.dtype))
     cut = graph.cast(graph.cast(near, np.int64), x.dtype)
-    below = graph.where(graph.greater(cut, near), cut - 1.0, cut)
-    is_small = graph.greater(constant(2.0 ** (52 if x.dtype.itemsize > 4 else 23), x.dtype), abs(x))
-    return graph.where(is_small, below, x) if x.dtype.itemsize > 2 else below
+    return graph.where(is_small, graph.where(graph.greater(cut, near), cut - 1.0, cut), x)
 
 
 def _round(x: Node) -> Node:
@@ -67,6 +68,37 @@ def _mish(x: Node) -> Node:
     return x * graph.tanh(graph.softplus(x))
 
 
+def _sine(x: Node) -> Node:
+    """Return the sine, computed in float64: a series after x is brought into -pi / 2 .. pi / 2."""
+    wide = graph.cast(x, np.float64)
+    turns = _round(wide * (1.0 / math.pi))
+    rest = wide - turns * math.pi - turns * 1.2246467991473532e-16
+    square = rest * rest
+    series = constant(0.0, np.float64)
+    for n in range(10, 0, -1):
+        series = (series + 1.0) * square * (-1.0 / (2 * n * (2 * n + 1)))
+    is_odd = graph.equal(floor(turns * 0.5) * 2.0 + 1.0, turns)
+    y = rest + rest * series
+    return graph.cast(graph.where(is_odd, -y, y), x.dtype)
+
+
+def _cosine(x: Node) -> Node:
+    return graph.cast(_sine(graph.cast(x, np.float64) + math.pi / 2), x.dtype)
+
+
+def _tangent(x: Node) -> Node:
+    return _sine(x) / _cosine(x)
+
+
+def _sinh(x: Node) -> Node:
+    y = graph.expm1(abs(x))
+    return _sign(x) * (y + y / (y + 1.0)) * 0.5
+
+
+def _cosh(x: Node) -> Node:
+    return (graph.exp(x) + graph.exp(-x)) * 0.5
+
+
 def _hard_swish(x: Node) -> Node:
     return x * graph.clip(x * (1.0 / 6.0) + 0.5, 0.0, 1.0)
 
@@ -90,6 +122,8 @@ def _ceil(x: Node) -> Node:
 _UNARY: dict[str, Callable[[Node], Node]] = {
     "Abs": graph.abs,
     "Ceil": _ceil,
+    "Cos": _cosine,
+    "Cosh": _cosh,
     "Erf": graph.erf,
     "Exp": graph.exp,
     "Floor": floor,
@@ -105,9 +139,12 @@ _UNARY: dict[str, Callable[[Node], Node]] = {
     "Round": _round,
     "Sigmoid": graph.sigmoid,
     "Sign": _sign,
+    "Sin": _sine,
+    "Sinh": _sinh,
     "Softplus": graph.softplus,
     "Softsign": _softsign,
     "Sqrt": graph.sqrt,
+    "Tan": _tangent,
     "Tanh": graph.tanh,
 }
 
@@ -561,10 +598,14 @@ def _einsum(call: Call) -> Node:
     inputs, arrow, out = text.partition("->")
     terms = inputs.split(",")
     operands = call.nodes()
-    if "." in text:
-        call.refuse(f"equation {text!r}: '...' is not supported")
     if not arrow:
-        out = "".join(sorted(x for x in set(inputs) - {","} if inputs.count(x) == 1))
+        out = "".join(sorted(x for x in set(inputs) - set(",.") if inputs.count(x) == 1))
+        out = f"...{out}" if "..." in text else out
+    rest = max(x.ndim - len(t.replace("...", "")) for t, x in zip(terms, operands, strict=True))
+    letters = "".join(x for x in string.ascii_letters if x not in text)[:rest]
+    terms, out = [each.replace("...", letters) for each in terms], out.replace("...", letters)
+    if any(len(t) != x.ndim for t, x in zip(terms, operands, strict=True)):
+        call.refuse(f"equation {text!r}: values of different numbers of axes are not supported")
     term, x = terms[0], operands[0]
     for number in range(1, len(terms)):
         later = set(out).union(*terms[number + 1 :])
@@ -656,3 +697,14 @@ def shifted(call: Call, index: int, zero: int, axis: int) -> Node:
 def _integer_product(call: Call) -> Value:
     a, b = shifted(call, 0, 2, -2), shifted(call, 1, 3, -1)
     return graph.cast(graph.dot(a, b), np.int32)
+
+
+def requantised(y: Node, scale: Node, zero: Node) -> Node:
+    """Return sums of products of integers as integers of another scale."""
+    return _quantised(graph.cast(y * graph.cast(scale, y.dtype), np.float32), zero, zero.dtype)
+
+
+@operator("QLinearMatMul")
+def _quantised_product(call: Call) -> Node:
+    y = graph.dot(shifted(call, 0, 2, -2), shifted(call, 3, 5, -1))
+    return requantised(y, call.node(1) * call.node(4) / call.node(6), call.node(7))

@@ -19,14 +19,12 @@ from dnn.graph.node import Node, placeholder
 from dnn.graph.plan import Arena, Plan
 from dnn.io import onnx_elements, onnx_recurrence, onnx_shapes, onnx_windows  # noqa: F401
 from dnn.io.onnx_file import DOMAINS, OnnxFile, node_name, read_onnx
-from dnn.io.onnx_trace import OPERATORS, Leaves, Trace, UnknownValue, Value, needed
+from dnn.io.onnx_trace import LARGEST_BY_VALUE, Leaves, Trace, UnknownValue, Value, needed
 
 __all__ = ["OnnxModel", "ValueInfo"]
 
 MOST_PLANS = 16
 """Plans that a model keeps, each for shapes of its inputs; the one longest not used goes first."""
-LARGEST_BY_VALUE = 64
-"""Most elements of an input on whose values a plan may depend."""
 
 
 class ValueInfo(NamedTuple):

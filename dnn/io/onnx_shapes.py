@@ -99,7 +99,8 @@ def _space_to_depth(call: Call) -> Node:
     x, n = call.node(), int(call.get("blocksize"))
     images, channels, height, width = x.shape
     apart = graph.reshape(x, (images, channels, height // n, n, width // n, n))
-    moved = graph.transpose(apart, (0, 3, 5, 1, 2, 4))
+    dcr = call.get("mode", "DCR") == "DCR"
+    moved = graph.transpose(apart, (0, 3, 5, 1, 2, 4) if dcr else (0, 1, 3, 5, 2, 4))
     return graph.reshape(moved, (images, channels * n * n, height // n, width // n))
 
 
@@ -371,7 +372,7 @@ def _coordinates(call: Call, length: int, out: int, scale: float, roi: Sequence[
     if mode == "asymmetric":
         return x / scale
     if mode == "align_corners":
-        return x * (length - 1) / (out - 1) if out > 1 else x * 0.0
+        return x * (length - 1) / (scale * length - 1) if out > 1 else x * 0.0
     if mode == "half_pixel_symmetric":
         middle = length / 2 * (1 - out / (scale * length))
         return middle + (x + 0.5) / scale - 0.5

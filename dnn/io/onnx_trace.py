@@ -18,13 +18,16 @@ import numpy as np
 from dnn.backend import Array
 from dnn.errors import CheckpointError, DnnError
 from dnn.graph.node import PLACEHOLDER, Node, constant, topological_order, variable
-from dnn.io.onnx_file import DOMAINS, OnnxFile
+from dnn.graph.operations import reshape, where
+from dnn.io.onnx_file import DOMAINS, OnnxFile, node_name
 
 __all__ = ["OPERATORS", "Call", "Leaves", "Trace", "UnknownValue", "Value", "operator"]
 
 Value = Node | Array
 """A value of a graph of ONNX: computed, or known."""
 
+LARGEST_BY_VALUE = 64
+"""Most elements of an input of a model on whose values a plan may depend."""
 LARGEST_KNOWN = 2**28
 """Most elements of a known value that is made of a shape."""
 DEEPEST = 20
@@ -37,6 +40,8 @@ tuple of its results."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RANDOM = ("Bernoulli", "Multinomial", "Random")
 _SIZED = {"ConstantOfShape": 0, "Expand": 1, "RandomNormal": 0, "Tile": 1}
+_ONLY_KNOWN = ("ConstantOfShape", "EyeLike", "NonZero", "Range", "Unique")
+"""Operators whose results have shapes that depend on values."""
 _WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)
 """What attributes or inputs that do not fit may raise."""
 
@@ -61,9 +66,9 @@ class UnknownValue(Exception):
         These inputs of the graph.
     """
 
-    def __init__(self, node: Node, message: str) -> None:
+    def __init__(self, nodes: Sequence[Node], message: str) -> None:
         super().__init__(message)
-        order = topological_order([node])
+        order = topological_order(nodes)
         self.inputs = tuple(each for each in order if each.kind == PLACEHOLDER)
 
 
@@ -151,8 +156,8 @@ class Call:
             raise ValueError(f"its input {index} is left out")
         value = self.inputs[index]
         if isinstance(value, Node):
-            message = f"its input {self.names[index]!r} must be known when the model is compiled"
-            raise UnknownValue(value, message)
+            message = f"its input {self.names[index]!r} must be known when a plan is compiled"
+            raise UnknownValue([value], f"{node_name(self.onnx_node)}: {message}")
         array: Array = value
         return array
 
@@ -268,7 +273,12 @@ class Trace:
         return self._folded(call)
 
     def _unknown(self, call: Call) -> NoReturn:
-        call.refuse("this operator is not supported")
+        """Refuse a node; if its inputs can be known, it may be computed when a plan is compiled."""
+        message = "this operator is not supported"
+        computed = [x for x in call.inputs if isinstance(x, Node)]
+        if computed and call.onnx_node.op_type in _ONLY_KNOWN:
+            raise UnknownValue(computed, f"{node_name(call.onnx_node)}: {message}")
+        call.refuse(message)
 
     def _constant(self, call: Call) -> Value:
         ((name, value),) = call.attributes.items()
@@ -280,9 +290,20 @@ class Trace:
         return np.array(value, kinds[name])
 
     def _branch(self, call: Call, values: Mapping[str, Any]) -> Any:
-        """Return the results of the branch of an If that is taken."""
+        """Return the results of the branch of an If that is taken, or choose from those of both."""
         graphs = [call.attributes[name] for name in ("then_branch", "else_branch")]
-        return self.graph(graphs[0 if call.known(0).any() else 1], {}, values)
+        if call.is_known(0):
+            return self.graph(graphs[0 if call.known(0).any() else 1], {}, values)
+        condition = call.node(0)
+        unknown = UnknownValue([condition], f"{node_name(call.onnx_node)}: which branch is taken")
+        if all(each.size <= LARGEST_BY_VALUE for each in unknown.inputs):
+            raise unknown
+        pairs = list(zip(*(self.graph(each, {}, values) for each in graphs), strict=True))
+        if any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
+            call.refuse("its branches have results of different shapes, and values decide which")
+        leaf = self.leaves.node
+        nodes = ((x if isinstance(x, Node) else leaf("", x, trained=False) for x in p) for p in pairs)
+        return [where(reshape(condition, ()), *pair) for pair in nodes]
 
     def _folded(self, call: Call) -> Any:
         """Compute a node whose inputs are all known."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from dnn.graph import operations as graph
 from dnn.graph.node import Node, constant
-from dnn.io.onnx_elements import by_channel, shifted
+from dnn.io.onnx_elements import by_channel, requantised, shifted
 from dnn.io.onnx_shapes import padded
 from dnn.io.onnx_trace import Call, operator
 
@@ -126,6 +126,17 @@ def _integer_conv(call: Call) -> Node:
     x, w = shifted(call, 0, 2, 1), shifted(call, 1, 3, 0)
     windows = _windows(call, w.shape[2:], x.shape[2:])
     return graph.cast(_convolved(x, w, None, windows, int(call.get("group", 1))), np.int32)
+
+
+@operator("QLinearConv")
+def _quantised_conv(call: Call) -> Node:
+    x, w = shifted(call, 0, 2, 1), shifted(call, 3, 5, 0)
+    windows = _windows(call, w.shape[2:], x.shape[2:])
+    bias = graph.cast(call.node(8), np.float64) if call.has(8) else None
+    y = _convolved(x, w, bias, windows, int(call.get("group", 1)))
+    scale = call.node(1) * call.node(4) / call.node(6)
+    scale = by_channel(scale, x.ndim) if scale.size > 1 else scale
+    return requantised(y, scale, call.node(7))
 
 
 @operator("ConvTranspose")
