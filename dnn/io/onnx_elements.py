@@ -52,8 +52,8 @@ def _is_nan(x: Node) -> Node:
     return _not(graph.equal(x, x))
 
 
-def _swish(x: Node) -> Node:
-    return x * graph.sigmoid(x)
+def _erf(x: Node) -> Node:
+    return graph.normal_cdf(x * math.sqrt(2.0)) * 2.0 - 1.0
 
 
 def _reciprocal(x: Node) -> Node:
@@ -99,10 +99,6 @@ def _cosh(x: Node) -> Node:
     return (graph.exp(x) + graph.exp(-x)) * 0.5
 
 
-def _hard_swish(x: Node) -> Node:
-    return x * graph.clip(x * (1.0 / 6.0) + 0.5, 0.0, 1.0)
-
-
 def _sign(x: Node) -> Node:
     return apply("sign", x)
 
@@ -124,10 +120,10 @@ _UNARY: dict[str, Callable[[Node], Node]] = {
     "Ceil": _ceil,
     "Cos": _cosine,
     "Cosh": _cosh,
-    "Erf": graph.erf,
+    "Erf": _erf,
     "Exp": graph.exp,
     "Floor": floor,
-    "HardSwish": _hard_swish,
+    "HardSwish": graph.hard_swish,
     "Identity": _copied,
     "IsNaN": _is_nan,
     "Log": graph.log,
@@ -229,7 +225,7 @@ def _gelu(call: Call) -> Node:
     x = call.node()
     if call.get("approximate", "none") == "tanh":
         return graph.gelu(x)
-    return x * (graph.erf(x * math.sqrt(0.5)) + 1.0) * 0.5
+    return graph.exact_gelu(x)
 
 
 @operator("Shrink")
@@ -570,6 +566,9 @@ def _local_response_norm(call: Call) -> Node:
 
 def _product(a: Node, b: Node) -> Node:
     if a.dtype.kind == "f":
+        if a.ndim > 2 and b.ndim == 2:  # one product takes less time than many small ones
+            rows = graph.reshape(a, (a.size // a.shape[-1], a.shape[-1])) if a.size else a
+            return graph.reshape(graph.dot(rows, b), (*a.shape[:-1], b.shape[-1]))
         return graph.dot(a, b)
     wide = graph.dot(graph.cast(a, np.float64), graph.cast(b, np.float64))  # exact below 2^53
     return graph.cast(wide, a.dtype)

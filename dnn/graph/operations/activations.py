@@ -17,18 +17,7 @@ from dnn.graph.operations.arithmetic import exp, expm1, log1p
 from dnn.graph.operations.comparisons import abs, clip, maximum
 from dnn.graph.operations.elementwise import Elementwise, unary
 
-__all__ = [
-    "elu",
-    "erf",
-    "gelu",
-    "leaky_relu",
-    "positive",
-    "rbf",
-    "relu",
-    "sigmoid",
-    "softplus",
-    "tanh",
-]
+__all__ = ["elu", "gelu", "leaky_relu", "positive", "rbf", "relu", "sigmoid", "softplus", "tanh"]
 
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {}
 """Functions that `dnn.Activation` takes by name: those decorated with `activation`."""
@@ -112,60 +101,6 @@ class Tanh(Elementwise):
         return (dy - dy * node * node,)
 
 
-def _rational(x: str, above: Sequence[float], below: Sequence[float]) -> str:
-    """Return the quotient of two polynomials, their coefficients from the highest power down."""
-
-    def polynomial(coefficients: Sequence[float]) -> str:
-        text = repr(coefficients[0])
-        for each in coefficients[1:]:
-            text = f"({text} * {x} + {each!r})"
-        return text
-
-    return f"{polynomial(above)} / {polynomial(below)}"
-
-
-_ERF_SMALL = _rational(
-    "(min(abs(x), 0.47) * min(abs(x), 0.47))",
-    (0.185777706184603153, 3.16112374387056560, 113.864154151050156)
-    + (377.485237685302021, 3209.37758913846947),
-    (1.0, 23.6012909523441209, 244.024637934444173, 1282.61652607737228, 2844.23683343917062),
-)
-_ERF_LARGE = _rational(
-    "min(abs(x), 6)",
-    (2.15311535474403846e-8, 0.564188496988670089, 8.88314979438837594)
-    + (66.1191906371416295, 298.635138197400131, 881.952221241769090)
-    + (1712.04761263407058, 2051.07837782607147, 1230.33935479799725),
-    (1.0, 15.7449261107098347, 117.693950891312499, 537.181101862009858, 1621.38957456669019)
-    + (3290.79923573345963, 4362.61909014324716, 3439.36767414372164, 1230.33935480374942),
-)
-
-
-@register
-class Erf(Elementwise):
-    """The error function, ``2 / sqrt(pi)`` times the integral of ``e^(-t^2)`` from 0 to `x`.
-
-    Two rational approximations [1]_, exact to some units of the last digit.
-
-    References
-    ----------
-    .. [1] Cody, Rational Chebyshev approximations for the error function, 1969.
-    """
-
-    formula = Formula(
-        "erf",
-        "x",
-        f"x * ({_ERF_SMALL}) if abs(x) < 0.46875"
-        f" else (1 - exp(-(min(abs(x), 6) * min(abs(x), 6))) * ({_ERF_LARGE})) * (1 if x > 0 else -1)"
-        " if x == x else x",
-    )
-    kinds = "f"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        x = clip(node.inputs[0], -GELU_FLAT, GELU_FLAT)  # beyond, e^(-x^2) is 0, and x^2 may overflow
-        return (dy * exp(-(x * x)) * (2.0 / math.sqrt(math.pi)),)
-
-
-erf = unary(Erf)
 relu = rectifier(unary(Relu))
 positive = unary(Positive)
 sigmoid = activation(unary(Sigmoid))
