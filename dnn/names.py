@@ -47,8 +47,11 @@ FOREIGN_NAMES: dict[str, dict[str, str]] = {
     "activation": {
         "identity": "no Activation at all",
         "linear": "no Activation at all",
+        "hardsigmoid": "hard_sigmoid",
+        "hardswish": "hard_swish",
         "logistic": "sigmoid",
         "none": "no Activation at all",
+        "swish": "silu",
     },
     "type of layer": {
         "avg_pooling": "avg_pool2d",

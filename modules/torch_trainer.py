@@ -25,6 +25,11 @@ ACTIVATIONS: Final[Mapping[str, str]] = {
     "elu": "ELU",
     "softplus": "Softplus",
     "gelu": "GELU",
+    "exact_gelu": "GELU",
+    "silu": "SiLU",
+    "relu6": "ReLU6",
+    "hard_sigmoid": "Hardsigmoid",
+    "hard_swish": "Hardswish",
 }
 """The class in `torch.nn` of each activation that PyTorch has too."""
 OPTIMIZERS: Final[Mapping[str, str]] = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}

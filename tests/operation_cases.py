@@ -3,6 +3,8 @@
 Tests on a GPU walk through the same table.
 """
 
+import math
+
 import hypothesis.extra.numpy as hnp
 import numpy as np
 from hypothesis import strategies as st
@@ -305,6 +307,10 @@ def with_zeros(x):
     return np.where(np.abs(x) < 0.4, 0, x)
 
 
+def normal_cdf(x):
+    return np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in x.flat]).reshape(x.shape)
+
+
 # Operation -> (shapes of the inputs, the expression, what makes values fit, the same in NumPy).
 CASES = {
     "add": (two_shapes(), lambda a, b: a + b, None, np.add),
@@ -319,6 +325,7 @@ CASES = {
     "sqrt": (one_shape(), graph.sqrt, positive, np.sqrt),
     "log1p": (one_shape(), graph.log1p, positive, np.log1p),
     "power": (two_shapes(), graph.power, positive, np.power),
+    "normal_cdf": (one_shape(), graph.normal_cdf, away_from_zero, normal_cdf),
     "abs": (one_shape(), abs, away_from_zero, np.abs),
     "sign": (one_shape(), lambda x: apply("sign", x), away_from_zero, np.sign),
     "maximum": (

@@ -211,6 +211,7 @@ def test_types_of_elements(message):
 FLOATS_ONLY = [
     "divide", "exp", "log", "log1p", "sqrt", "relu", "sigmoid", "tanh", "elu", "softplus", "gelu",
     "leaky_relu", "log_softmax", "softmax", "softmax_cross_entropy", "binary_cross_entropy", "mean",
+    "exact_gelu", "hard_sigmoid", "hard_swish", "normal_cdf", "relu6", "silu",
 ]  # fmt: skip
 NUMBERS_ONLY = ["subtract", "negative", "square", "power"]
 ANY_TYPE = [

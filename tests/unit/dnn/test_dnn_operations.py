@@ -250,7 +250,8 @@ def test_those_that_are_equally_large_share_the_gradient():
 
 def test_activations_of_large_arguments_do_not_overflow():
     x = graph.placeholder((2,), np.float32)
-    for function in (graph.softplus, graph.elu, graph.leaky_relu, graph.gelu, graph.rbf):
+    functions = [graph.softplus, graph.elu, graph.leaky_relu, graph.gelu, graph.rbf, graph.silu]
+    for function in (*functions, graph.exact_gelu, graph.hard_swish):
         y = function(x)
         found = graph.evaluate([y, *graph.gradients(graph.sum(y), [x])], {x: [-1e4, 1e4]})
         assert np.isfinite(found).all(), function
@@ -265,6 +266,12 @@ def test_values_and_gradients_of_further_operations_against_torch():
         (graph.elu, f.elu),
         (graph.softplus, f.softplus),
         (graph.gelu, lambda t: f.gelu(t, approximate="tanh")),
+        (graph.exact_gelu, f.gelu),
+        (graph.normal_cdf, torch.special.ndtr),
+        (graph.silu, f.silu),
+        (lambda x: graph.relu6(x * 5.0), lambda t: f.relu6(t * 5)),
+        (lambda x: graph.hard_sigmoid(x * 3.0), lambda t: f.relu6(t * 3 + 3) / 6),
+        (lambda x: graph.hard_swish(x * 3.0), lambda t: f.hardswish(t * 3)),
         (graph.rbf, lambda t: torch.exp(-(t**2))),
         (lambda x: graph.max(x, 1), lambda t: t.amax(1)),
         (lambda x: graph.prod(x, 0), lambda t: t.prod(0)),
@@ -301,6 +308,7 @@ def test_derivatives_at_kinks_are_those_of_torch():
     f = torch.nn.functional
     pairs = [
         (graph.relu, f.relu),
+        (graph.relu6, f.relu6),
         (graph.elu, f.elu),
         (lambda x: graph.elu(x, 0.3), lambda t: f.elu(t, 0.3)),
         (lambda x: graph.leaky_relu(x, 0.1), lambda t: f.leaky_relu(t, 0.1)),
