@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dnn.distributed import SimulatedWorkers as SimulatedWorkers
     from dnn.ensemble import *  # noqa: F403
     from dnn.errors import *  # noqa: F403
+    from dnn.io.onnx_model import OnnxModel as OnnxModel
     from dnn.layer_tables import *  # noqa: F403
     from dnn.layers import *  # noqa: F403
     from dnn.linalg import bmatmul as bmatmul
@@ -83,6 +84,7 @@ _PUBLIC = {
         DisagreementError DnnError DtypeError LabelError MissingDependencyError
         MixedPrecisionWarning NonFiniteError OutOfDeviceMemory OutOfRangeError PeerError ShapeError
     """,
+    "io.onnx_model": "OnnxModel",
     "layers": """
         GRU LSTM RNN Activation AvgPool2D BatchNorm Concat Conv1D Conv2D Dropout Embedding Flatten
         FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Reshape Residual

@@ -14,9 +14,9 @@ from dnn.backend import Array
 from dnn.graph import operations as graph
 from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply
-from dnn.io.onnx_trace import OPERATORS, Call, Value, operator
+from dnn.io.onnx_trace import OPERATORS, Call, Value, is_usual, operator
 
-__all__: list[str] = []
+__all__ = ["ELEMENTWISE", "by_channel", "part_along", "requantised", "shifted"]
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
@@ -166,8 +166,10 @@ def _cast(call: Call) -> Node:
     else:
         helper = call.trace.file.onnx.helper
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(call.get("to")))
+    if not is_usual(dtype):
+        call.refuse(f"the type of its result, {dtype}, is of no numbers that are computed with")
     x = call.node()
-    if dtype == bool and x.dtype != bool:
+    if dtype.kind == "b" != x.dtype.kind:
         return _not(graph.equal(x, constant(0, x.dtype)))
     return graph.cast(x, dtype)
 
@@ -179,13 +181,13 @@ def _elu(call: Call) -> Node:
 
 @operator("Celu")
 def _celu(call: Call) -> Node:
-    x, alpha = call.node(), call.get("alpha", 1.0)
+    x, alpha = call.node(), float(call.get("alpha", 1.0))
     return graph.relu(x) + graph.expm1(graph.clip(x, high=0.0) * (1.0 / alpha)) * alpha
 
 
 @operator("Selu")
 def _selu(call: Call) -> Node:
-    x, gamma = call.node(), call.get("gamma", SELU_GAMMA)
+    x, gamma = call.node(), float(call.get("gamma", SELU_GAMMA))
     return graph.elu(x, call.get("alpha", SELU_ALPHA)) * gamma
 
 
@@ -314,9 +316,7 @@ def _sum_of_all(call: Call) -> Node:
 
 @operator("Max", "Min")
 def _extreme_of_all(call: Call) -> Node:
-    return reduce(
-        graph.maximum if call.onnx_node.op_type == "Max" else graph.minimum, call.nodes()
-    )
+    return reduce(graph.maximum if call.onnx_node.op_type == "Max" else graph.minimum, call.nodes())
 
 
 @operator("Pow")
@@ -341,7 +341,9 @@ def _modulo(call: Call) -> Node:
     if dtype.kind != "f":
         a, b = graph.cast(a, np.float64), graph.cast(b, np.float64)
     ratio = a / b
-    whole = graph.cast(graph.cast(ratio, np.int64), a.dtype) if call.get("fmod", 0) else floor(ratio)
+    whole = (
+        graph.cast(graph.cast(ratio, np.int64), a.dtype) if call.get("fmod", 0) else floor(ratio)
+    )
     return graph.cast(a - whole * b, dtype)
 
 
@@ -349,6 +351,9 @@ def _modulo(call: Call) -> Node:
 def _where(call: Call) -> Node:
     return graph.where(*(call.node(i) for i in range(3)))
 
+
+ELEMENTWISE = frozenset(OPERATORS) - {"Cast", "CastLike", "Dropout", "Identity", "IsInf", "PRelu"}
+"""Operators above: a result is a function of single elements."""
 
 # -- reductions ------------------------------------------------------------------------------------
 
@@ -404,10 +409,15 @@ def _arg_extreme(call: Call) -> Node:
         x = -graph.cast(x, np.int64 if x.dtype.kind in "ub" else x.dtype)
     last = call.get("select_last_index", 0)
     if last:
-        x = x[(*(slice(None),) * axis, slice(None, None, -1))]
+        x = part_along(x, axis, slice(None, None, -1))
     at = graph.argmax(x, axis)
     at = x.shape[axis] - 1 - at if last else at
     return graph.expand_dims(at, axis) if call.get("keepdims", 1) else at
+
+
+def part_along(x: Node, axis: int, key: Any) -> Node:
+    """Return a part of `x` along an axis."""
+    return x[tuple(key if i == axis else slice(None) for i in range(axis + 1))]
 
 
 def along_last(x: Node, axis: int, function: Callable[[Node], Node]) -> Node:
@@ -424,7 +434,7 @@ def _hardmax(x: Node) -> Node:
 
 
 def _by_class(function: Callable[[Node], Node]) -> Callable[[Call], Node]:
-    """Return the function of an operator over an axis, which meant all from it on before opset 13."""
+    """Return the function of an operator over an axis; before opset 13, all from that on."""
 
     def over_axis(call: Call) -> Node:
         x = call.node()
@@ -592,7 +602,7 @@ def _gemm(call: Call) -> Node:
 
 @operator("Einsum")
 def _einsum(call: Call) -> Node:
-    """Compute a sum of products of two values at a time: one batch of products of matrices each."""
+    """Compute a sum of products, two values at a time."""
     text = call.get("equation").replace(" ", "")
     inputs, arrow, out = text.partition("->")
     terms = inputs.split(",")
@@ -664,6 +674,8 @@ def _quantised(x: Node, zero: Node, dtype: Any) -> Node:
 
 @operator("QuantizeLinear")
 def _quantise(call: Call) -> Node:
+    if call.has(2) and not is_usual(call.inputs[2].dtype):
+        call.refuse(f"its zero point is of {call.inputs[2].dtype}")
     zero = call.node(2) if call.has(2) else constant(0, np.uint8)
     x = call.node(0) / _along(call, call.node(1), 1)
     return _quantised(x, _along(call, zero, 2), zero.dtype)

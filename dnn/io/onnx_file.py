@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,21 +33,30 @@ class OnnxFile:
     Attributes
     ----------
     path : str
-    onnx : module
     graph : GraphProto
         The main graph.
     opsets : dict of str to int
         The version of the operators of each domain.
     """
 
-    def __init__(self, path: str, onnx: Any, made: Any) -> None:
+    def __init__(self, path: str, made: Any) -> None:
         self.path = path
-        self.onnx = onnx
         self.made = made
         self.graph = made.graph
         self.opsets = {each.domain: each.version for each in made.opset_import}
         self._arrays: dict[int, tuple[Any, Mapping[str, Array]]] = {}
         self._values: dict[int, tuple[Any, Array]] = {}
+
+    def __deepcopy__(self, memo: object) -> OnnxFile:
+        return self  # nothing changes it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OnnxFile, (self.path, self.made)
+
+    @cached_property
+    def onnx(self) -> Any:
+        """The module `onnx`."""
+        return require_onnx()
 
     @property
     def opset(self) -> int:
@@ -112,6 +122,7 @@ def read_onnx(path: str | PathLike[str]) -> OnnxFile:
         if file.stat().st_size >= LARGEST_BYTES:
             raise CheckpointError(f"{path}: larger than the 2 GiB that the format allows")
         made = onnx.load_model_from_string(file.read_bytes())
+        _check_names(made.graph)
         beside = _take_out(onnx, made)
         onnx.checker.check_model(made)
         if made.functions:
@@ -128,7 +139,7 @@ def read_onnx(path: str | PathLike[str]) -> OnnxFile:
     made = _converted(path, onnx, made)
     if beside:
         _put_in(file, onnx, made, beside)
-    return OnnxFile(str(path), onnx, made)
+    return OnnxFile(str(path), made)
 
 
 def _converted(path: str | PathLike[str], onnx: Any, made: Any) -> Any:
@@ -142,6 +153,19 @@ def _converted(path: str | PathLike[str], onnx: Any, made: Any) -> Any:
     except Exception as error:  # the library raises errors of its own
         message = f"operators of opset {version}, and onnx.version_converter fails: {error}"
         raise CheckpointError(f"{path}: {message}") from error
+
+
+def _check_names(graph: Any) -> None:
+    """Read all names of a graph: those that are no text are an error now, and not later."""
+    for each in (*graph.input, *graph.output):
+        _ = each.name, [length.dim_param for length in each.type.tensor_type.shape.dim]
+    _ = [each.name for each in graph.initializer]
+    for node in graph.node:
+        _ = node.name, node.op_type, node.domain, list(node.input), list(node.output)
+        for attribute in node.attribute:
+            _ = attribute.name
+            for inner in (attribute.g, *attribute.graphs):
+                _check_names(inner)
 
 
 def _tensors(onnx: Any, graph: Any) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -12,14 +12,19 @@ import numpy.typing as npt
 
 from dnn.arrays import array_of
 from dnn.backend import Array, ops_for
-from dnn.errors import CheckpointError, ConfigurationError, ShapeError, explains_arguments
-from dnn.errors import DtypeError, unknown_name
+from dnn.errors import (
+    CheckpointError,
+    ConfigurationError,
+    ShapeError,
+    explains_arguments,
+    unknown_name,
+)
 from dnn.graph.arguments import numbers_of
 from dnn.graph.node import Node, placeholder
 from dnn.graph.plan import Arena, Plan
 from dnn.io import onnx_elements, onnx_recurrence, onnx_shapes, onnx_windows  # noqa: F401
-from dnn.io.onnx_file import DOMAINS, OnnxFile, node_name, read_onnx
-from dnn.io.onnx_trace import LARGEST_BY_VALUE, Leaves, Trace, UnknownValue, Value, needed
+from dnn.io.onnx_file import DOMAINS, OnnxFile, read_onnx
+from dnn.io.onnx_trace import LARGEST_BY_VALUE, Leaves, Trace, UnknownValue, Value, is_usual, needed
 
 __all__ = ["OnnxModel", "ValueInfo"]
 
@@ -84,8 +89,11 @@ class OnnxModel:
         self._file = read_onnx(path)
         graph = self._file.graph
         known = self._file.arrays(graph)
-        self.inputs = {each.name: _info(self._file, each) for each in graph.input if each.name not in known}
+        self.inputs = {
+            each.name: _info(self._file, each) for each in graph.input if each.name not in known
+        }
         self.outputs = {each.name: _info(self._file, each) for each in graph.output}
+        self._batch = self._stated_batch()
         self._leaves = Leaves()
         self._arena = Arena(self._ops)
         self._on_device: dict[Node, Array] = {}
@@ -98,6 +106,13 @@ class OnnxModel:
     def __repr__(self) -> str:
         names = f"{', '.join(self.inputs)} -> {', '.join(self.outputs)}"
         return f"OnnxModel({self._file.path!r}: {names})"
+
+    def _stated_batch(self) -> int | None:
+        """Return the number of samples that all inputs and outputs state as their first length."""
+        shapes = [each.shape for each in (*self.inputs.values(), *self.outputs.values())]
+        firsts = {shape[0] if shape else None for shape in shapes}
+        (first,) = firsts if len(firsts) == 1 and self.inputs else (None,)
+        return first if isinstance(first, int) else None
 
     def __call__(self, *arrays: npt.ArrayLike, **named: npt.ArrayLike) -> Any:
         """Return the output for inputs in the order of `inputs`, or by name.
@@ -123,8 +138,8 @@ class OnnxModel:
         Parameters
         ----------
         **arrays : array_like
-            Each input, by name. A plan is compiled when shapes are given for the first time; that of
-            16 sets of shapes is kept.
+            Each input, by name. A plan is compiled when shapes are given for the first time, and
+            those of 16 sets of shapes are kept.
 
         Returns
         -------
@@ -143,6 +158,26 @@ class OnnxModel:
 
     def _run(self, given: Mapping[str, npt.ArrayLike]) -> list[Array]:
         arrays = self._checked(given)
+        samples = self._samples(arrays)
+        if self._batch is None or samples == self._batch:
+            return self._once(arrays)
+        # The file states how many samples there are: as many at a time, the last ones repeated.
+        several = []
+        for first in range(0, samples, self._batch):
+            rows = np.minimum(np.arange(first, first + self._batch), samples - 1)
+            several.append(self._once({name: each[rows] for name, each in arrays.items()}))
+        return [np.concatenate(parts)[:samples] for parts in zip(*several, strict=True)]
+
+    def _samples(self, arrays: Mapping[str, Array]) -> int:
+        """Return the number of samples, if the file states one; `ShapeError` if they differ."""
+        counts = {len(each) for each in arrays.values()} if self._batch is not None else {0}
+        if len(counts) != 1 or (self._batch is not None and counts == {0}):
+            shapes = ", ".join(f"{name} {each.shape}" for name, each in arrays.items())
+            raise ShapeError(self._file.path, f"inputs of one number of samples: {shapes}")
+        return counts.pop()
+
+    def _once(self, arrays: Mapping[str, Array]) -> list[Array]:
+        """Return the outputs for inputs that have been checked."""
         while True:
             key = tuple(
                 (each.shape, each.tobytes() if name in self._by_value else b"")
@@ -183,11 +218,13 @@ class OnnxModel:
             if info.shape is None:
                 continue
             if array.ndim != len(info.shape) or any(
-                isinstance(wanted, int) and n != wanted
-                for n, wanted in zip(array.shape, info.shape, strict=True)
+                isinstance(wanted, int) and n != wanted and (i or self._batch is None)
+                for i, (n, wanted) in enumerate(zip(array.shape, info.shape, strict=True))
             ):
                 wanted = "(" + ", ".join(map(str, info.shape)) + ")"
-                raise ShapeError(where, f"of shape {array.shape}, and {wanted} is wanted", array.shape)
+                raise ShapeError(
+                    where, f"of shape {array.shape}, and {wanted} is wanted", array.shape
+                )
         return found
 
     def _learn(self, unknown: UnknownValue, arrays: Mapping[str, Array]) -> None:
@@ -229,10 +266,14 @@ def _info(file: OnnxFile, given: Any) -> ValueInfo:
     try:
         dtype = np.dtype(file.onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     except (KeyError, TypeError):
-        raise CheckpointError(f"{file.path}: the type of its value {given.name!r} is unknown") from None
-    if dtype.kind not in "fiub":
+        raise CheckpointError(
+            f"{file.path}: the type of its value {given.name!r} is unknown"
+        ) from None
+    if not is_usual(dtype):
         raise CheckpointError(f"{file.path}: its value {given.name!r} is of {dtype}")
     if not tensor.HasField("shape"):
         return ValueInfo(None, dtype)
-    lengths = [each.dim_value if each.dim_value > 0 else each.dim_param or "?" for each in tensor.shape.dim]
+    lengths = [
+        each.dim_value if each.dim_value > 0 else each.dim_param or "?" for each in tensor.shape.dim
+    ]
     return ValueInfo(tuple(lengths), dtype)

@@ -72,20 +72,21 @@ def _recurrent(call: Call) -> tuple[Node, ...]:
         raise ShapeError("recurrent", f"weights {weights.shape} for {count} directions")
     bias = call.node(3) if call.has(3) else constant(np.zeros((count, 2 * wide)), x.dtype)
     lengths = _lengths(call, x.shape[0])
-    firsts = [_first(call, index, by_sample) for index in (5, 6)]
+    first, cell = (_first(call, index, by_sample) for index in (5, 6))
     found = []
     for k in range(count):
-        one = _Direction(
+        way = _Direction(
             kind,
             weights[k],
             hidden[k],
             bias[k, :wide],
             bias[k, wide:],
-            *(None if first is None else first[k] for first in firsts),
+            None if first is None else first[k],
+            None if cell is None else cell[k],
             call.node(7)[k] if kind == "LSTM" and call.has(7) else None,
             direction == "reverse" or k == 1,
         )
-        found.append(_run(call, one, x, lengths, k))
+        found.append(_run(call, way, x, lengths, k))
     states, last, *cells = ([each[i] for each in found] for i in range(len(found[0])))
     y = graph.stack(states, 1)
     ends = [graph.stack(each, 0) for each in (last, *cells)]
@@ -117,25 +118,25 @@ def _in_order(weights: Node, kind: str) -> Node:
     return parts[0] if len(parts) == 1 else graph.concat(parts, 0)
 
 
-def _run(call: Call, one: _Direction, x: Node, lengths: Node | None, k: int) -> tuple[Node, ...]:
+def _run(call: Call, way: _Direction, x: Node, lengths: Node | None, k: int) -> tuple[Node, ...]:
     """Return states, last state and, of an LSTM, last cell of a direction."""
-    functions, parameters = _activations(call, one.kind, k)
-    cell = {"GRU": "gru", "LSTM": "lstm"}.get(one.kind, functions[0])
-    is_usual = functions == _USUAL[one.kind] or (one.kind == "RNN" and cell == "relu")
-    if one.kind == "GRU" and not call.get("linear_before_reset", 0):
+    functions, parameters = _activations(call, way.kind, k)
+    cell = {"GRU": "gru", "LSTM": "lstm"}.get(way.kind, functions[0])
+    is_usual = functions == _USUAL[way.kind] or (way.kind == "RNN" and cell == "relu")
+    if way.kind == "GRU" and not call.get("linear_before_reset", 0):
         is_usual = False
-    if not is_usual or one.peepholes is not None or "clip" in call.attributes:
-        return _by_step(call, one, x, lengths, functions, parameters)
+    if not is_usual or way.peepholes is not None or "clip" in call.attributes:
+        return _by_step(call, way, x, lengths, functions, parameters)
     if call.get("input_forget", 0):
-        return _by_step(call, one, x, lengths, functions, parameters)
+        return _by_step(call, way, x, lengths, functions, parameters)
     found = graph.recurrent(
         x,
-        *(_in_order(each, one.kind) for each in one[1:5]),
+        *(_in_order(each, way.kind) for each in way[1:5]),
         cell=cell,
         lengths=lengths,
-        first=one.first,
-        first_cell=one.first_cell,
-        reverse=one.reverse,
+        first=way.first,
+        first_cell=way.first_cell,
+        reverse=way.reverse,
     )
     return tuple(each for each in found if each is not None)
 
@@ -160,7 +161,7 @@ def _activations(call: Call, kind: str, k: int) -> tuple[list[str], list[tuple[f
 
 def _by_step(
     call: Call,
-    one: _Direction,
+    way: _Direction,
     x: Node,
     lengths: Node | None,
     names: Sequence[str],
@@ -168,7 +169,7 @@ def _by_step(
 ) -> tuple[Node, ...]:
     """Return the results of any cell, written out for each time step."""
     steps, batch, _ = x.shape
-    units = one.hidden_weight.shape[-1]
+    units = way.hidden_weight.shape[-1]
     limit = call.get("clip")
 
     def function(i: int, value: Node) -> Node:
@@ -179,20 +180,20 @@ def _by_step(
         return values[..., i * units : (i + 1) * units]
 
     zero = constant(np.zeros((batch, units)), x.dtype)
-    h = zero if one.first is None else one.first
-    c = zero if one.first_cell is None else one.first_cell
+    h = zero if way.first is None else way.first
+    c = zero if way.first_cell is None else way.first_cell
     peephole: Any = [None] * 3
-    if one.peepholes is not None:
-        peephole = [gate(one.peepholes, i) for i in range(3)]
-    of_inputs = graph.dot(x, graph.transpose(one.weight)) + one.bias
+    if way.peepholes is not None:
+        peephole = [gate(way.peepholes, i) for i in range(3)]
+    of_inputs = graph.dot(x, graph.transpose(way.weight)) + way.bias
     states: dict[int, Node] = {}
-    for t in range(steps)[:: -1 if one.reverse else 1]:
+    for t in range(steps)[:: -1 if way.reverse else 1]:
         from_x, before = of_inputs[t], (h, c)
-        if one.kind == "GRU":
-            h = _gru_step(call, one, from_x, h, function, gate)
+        if way.kind == "GRU":
+            h = _gru_step(call, way, from_x, h, function, gate)
         else:
-            z = from_x + h @ graph.transpose(one.hidden_weight) + one.hidden_bias
-            if one.kind == "RNN":
+            z = from_x + h @ graph.transpose(way.hidden_weight) + way.hidden_bias
+            if way.kind == "RNN":
                 h = function(0, z)
             else:
                 h, c = _lstm_step(call, z, c, peephole, function, gate)
@@ -203,20 +204,21 @@ def _by_step(
             h, c = graph.where(inside, h, before[0]), graph.where(inside, c, before[1])
             states[t] = graph.where(inside, h, zero)
     y = graph.stack([states[t] for t in range(steps)], 0)
-    return (y, h, c) if one.kind == "LSTM" else (y, h)
+    return (y, h, c) if way.kind == "LSTM" else (y, h)
 
 
-def _gru_step(call: Call, one: _Direction, x: Node, h: Node, function: Any, gate: Any) -> Node:
+def _gru_step(call: Call, way: _Direction, x: Node, h: Node, function: Any, gate: Any) -> Node:
     """Return the next state of a GRU, whose gates are update, reset and new."""
-    weights = [gate(graph.transpose(one.hidden_weight), i) for i in range(3)]
-    biases = [gate(one.hidden_bias, i) for i in range(3)]
+    weights = [gate(graph.transpose(way.hidden_weight), i) for i in range(3)]
+    biases = [gate(way.hidden_bias, i) for i in range(3)]
     update = function(0, gate(x, 0) + h @ weights[0] + biases[0])
     reset = function(0, gate(x, 1) + h @ weights[1] + biases[1])
     if call.get("linear_before_reset", 0):
         new = function(1, gate(x, 2) + reset * (h @ weights[2] + biases[2]))
     else:
         new = function(1, gate(x, 2) + (reset * h) @ weights[2] + biases[2])
-    return (1.0 - update) * new + update * h
+    state: Node = (1.0 - update) * new + update * h
+    return state
 
 
 def _lstm_step(
@@ -231,4 +233,5 @@ def _lstm_step(
     enter = function(0, seen(0, c))
     keep = 1.0 - enter if call.get("input_forget", 0) else function(0, seen(2, c))
     cell = keep * c + enter * function(1, gate(z, 3))
-    return function(0, seen(1, cell)) * function(2, cell), cell
+    state: Node = function(0, seen(1, cell)) * function(2, cell)
+    return state, cell

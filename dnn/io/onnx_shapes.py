@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from dnn.backend import Array
 from dnn.graph import operations as graph
 from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply
-from dnn.io.onnx_trace import LARGEST_KNOWN, Call, operator
+from dnn.io.onnx_elements import part_along
+from dnn.io.onnx_trace import LARGEST_KNOWN, Call, FixedBatch, operator
 
 __all__ = ["take"]
 
@@ -36,7 +37,7 @@ def _reshape(call: Call) -> Node:
     wanted = call.integers("shape", 1) or []
     if not call.get("allowzero", 0):
         wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
-    return graph.reshape(x, wanted)
+    return graph.reshape(x, call.trace.for_batch(x, wanted))
 
 
 @operator("Flatten")
@@ -69,8 +70,13 @@ def _transpose(call: Call) -> Node:
 
 @operator("Expand")
 def _expand(call: Call) -> Node:
-    x = call.node()
-    return graph.broadcast_to(x, np.broadcast_shapes(x.shape, call.integers("shape", 1) or ()))
+    x, wanted = call.node(), call.integers("shape", 1) or []
+    stated, given = call.trace.batch or (0, 0)
+    if stated != given and stated in wanted:
+        if len(wanted) != x.ndim or wanted[0] != stated or x.shape[0] != given:
+            raise FixedBatch
+        wanted = [given, *wanted[1:]]
+    return graph.broadcast_to(x, np.broadcast_shapes(x.shape, wanted))
 
 
 @operator("Tile")
@@ -125,8 +131,8 @@ def _split(call: Call) -> list[Node]:
     if sum(parts) != x.shape[axis] or min(parts) < 0:
         raise ValueError(f"parts of {parts} along an axis of {x.shape[axis]}")
     ends = np.cumsum(parts).tolist()
-    before = (slice(None),) * axis
-    return [x[(*before, slice(end - n, end))] for n, end in zip(parts, ends, strict=True)]
+    pairs = zip(parts, ends, strict=True)
+    return [part_along(x, axis, slice(end - n, end)) for n, end in pairs]
 
 
 @operator("Slice")
@@ -179,7 +185,7 @@ def take(x: Node, indices: Node | Array, axis: int) -> Node:
             step = steps.pop() if steps else 1
             stop = int(flat[-1]) + step
             part = slice(int(flat[0]), stop if stop >= 0 else None, step)
-            return graph.reshape(x[(*(slice(None),) * axis, part)], shape)
+            return graph.reshape(part_along(x, axis, part), shape)
         rows = constant(flat.reshape(known.shape), np.intp)
     if axis == 0:
         return graph.take_rows(x, rows)
@@ -225,7 +231,7 @@ def _gather_elements(call: Call) -> Node:
 
 
 def _flat_parts(call: Call, shape: Sequence[int]) -> tuple[Node, int]:
-    """Return the number of the part of a value that each index of GatherND names, and their size."""
+    """Return the number of the part that each index of GatherND names, and the axes of one."""
     indices = _integers(call, 1)
     depth = indices.shape[-1]
     strides = [math.prod(shape[i + 1 : depth]) for i in range(depth)]
@@ -344,7 +350,7 @@ def _pad(call: Call) -> Node:
         if min(before, behind) < 0:
             n = x.shape[axis]
             inside = slice(max(0, -before), n - max(0, -behind))
-            x = x[(*(slice(None),) * axis, inside)]
+            x = part_along(x, axis, inside)
     pads = [(max(0, before), max(0, behind)) for before, behind in pads]
     if mode == "constant":
         if call.has(2) and not call.is_known(2):
@@ -392,7 +398,7 @@ def _taps(call: Call, places: Array, length: int, scale: float) -> list[tuple[Ar
         how = call.get("nearest_mode", "round_prefer_floor")
         if call.onnx_node.op_type == "Upsample" or call.opset < 11:
             how = "floor"
-        rounding = {
+        rounding: dict[str, Callable[[Array], Array]] = {
             "round_prefer_floor": lambda x: np.ceil(x - 0.5),
             "round_prefer_ceil": lambda x: np.floor(x + 0.5),
             "floor": np.floor,
@@ -407,7 +413,9 @@ def _taps(call: Call, places: Array, length: int, scale: float) -> list[tuple[Ar
         a = float(call.get("cubic_coeff_a", -0.75))
         offsets, distances = range(-1, 3), [part + 1, part, 1 - part, 2 - part]
         weights = [
-            ((a + 2) * d - (a + 3)) * d * d + 1 if i in (1, 2) else ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+            ((a + 2) * d - (a + 3)) * d * d + 1
+            if i in (1, 2)
+            else ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
             for i, d in enumerate(distances)
         ]
     else:

@@ -21,7 +21,17 @@ from dnn.graph.node import PLACEHOLDER, Node, constant, topological_order, varia
 from dnn.graph.operations import reshape, where
 from dnn.io.onnx_file import DOMAINS, OnnxFile, node_name
 
-__all__ = ["OPERATORS", "Call", "Leaves", "Trace", "UnknownValue", "Value", "operator"]
+__all__ = [
+    "OPERATORS",
+    "WRONG",
+    "Call",
+    "FixedBatch",
+    "Leaves",
+    "Trace",
+    "UnknownValue",
+    "Value",
+    "operator",
+]
 
 Value = Node | Array
 """A value of a graph of ONNX: computed, or known."""
@@ -34,15 +44,18 @@ DEEPEST = 20
 """Deepest nesting of graphs in nodes that is followed."""
 
 OPERATORS: dict[str, Callable[[Call], Any]] = {}
-"""For each operator of ONNX, the function that makes a node of it: from a `Call` to its result, or a
-tuple of its results."""
+"""For each operator of ONNX a function from a `Call` to its result, or a tuple of its results."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RANDOM = ("Bernoulli", "Multinomial", "Random")
+_REPEATING = ("ConstantOfShape", "Expand", "Tile")  # their results depend on the size of a batch
 _SIZED = {"ConstantOfShape": 0, "Expand": 1, "RandomNormal": 0, "Tile": 1}
 _ONLY_KNOWN = ("ConstantOfShape", "EyeLike", "NonZero", "Range", "Unique")
 """Operators whose results have shapes that depend on values."""
-_WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)
+WRONG = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError),
+    *(RuntimeError, StopIteration, TypeError, ValueError),
+)
 """What attributes or inputs that do not fit may raise."""
 
 
@@ -79,10 +92,13 @@ class Leaves:
     ----------
     arrays : dict of Node to array
         Values of the nodes that are variables.
+    of_file : dict of int to array
+        Tensors of the file, and what is computed from them alone, by their ``id``.
     """
 
     def __init__(self) -> None:
         self.arrays: dict[Node, Array] = {}
+        self.of_file: dict[int, Array] = {}
         self._nodes: dict[int, tuple[Array, Node]] = {}
 
     def node(self, name: str, array: Array, *, trained: bool) -> Node:
@@ -103,10 +119,10 @@ class Leaves:
 class Call:
     """A node of ONNX with the values of its inputs, as functions of `OPERATORS` are given it."""
 
-    def __init__(self, trace: Trace, node: Any, names: Sequence[str], inputs: Sequence[Any]) -> None:
+    def __init__(self, trace: Trace, node: Any, inputs: Sequence[Any]) -> None:
         self.trace = trace
         self.onnx_node = node
-        self.names = names
+        self.names: Sequence[str] = node.input
         self.inputs = inputs
         self.opset = trace.file.opset
         get = trace.file.onnx.helper.get_attribute_value
@@ -197,20 +213,50 @@ def _text(value: Any) -> Any:
     return value
 
 
+def is_usual(dtype: np.dtype[Any]) -> bool:
+    """Whether a type of elements is one of NumPy's own; those of 8 bits and bfloat16 are not."""
+    return dtype.isbuiltin == 1 and dtype.kind in "fiub" and dtype.itemsize <= 8
+
+
 def _plain(array: Array) -> Array:
     """Return numbers in a type that NumPy has; bfloat16 and narrower floats become float32."""
-    if array.dtype.kind in "fiub" and array.dtype.itemsize <= 8:
+    if is_usual(array.dtype):
         return array
     return array.astype(np.float32)
 
 
-class Trace:
-    """Follows a graph of ONNX from its inputs to its outputs."""
+class FixedBatch(Exception):
+    """A model that states the size of its batch cannot be followed for another one."""
 
-    def __init__(self, file: OnnxFile, leaves: Leaves) -> None:
+
+class Trace:
+    """Follows a graph of ONNX from its inputs to its outputs.
+
+    Parameters
+    ----------
+    file : OnnxFile
+    leaves : Leaves
+    batch : pair of int, optional
+        Number of samples that the file states, and of those that are given instead.
+    """
+
+    def __init__(
+        self, file: OnnxFile, leaves: Leaves, batch: tuple[int, int] | None = None
+    ) -> None:
         self.file = file
         self.leaves = leaves
+        self.batch = batch
+        self.values: dict[str, Any] = {}
         self.depth = 0
+
+    def for_batch(self, x: Node, shape: Sequence[int]) -> list[int]:
+        """Return a shape of the file for the number of samples at hand, along the first axis."""
+        stated, given = self.batch or (1, 1)
+        if stated == given or -1 in shape or math.prod(shape) == x.size:
+            return list(shape)
+        if x.shape[:1] != (given,) or list(shape[:1]) != [stated]:
+            raise FixedBatch
+        return [given, *shape[1:]]
 
     def graph(
         self, graph: Any, given: Mapping[str, Any], outer: Mapping[str, Any] | None = None
@@ -228,31 +274,35 @@ class Trace:
         if self.depth > DEEPEST:
             raise CheckpointError(f"{self.file.path}: graphs in graphs, more than {DEEPEST} deep")
         self.depth += 1
-        values = {**(outer or {}), **self.file.arrays(graph), **given}
+        tensors = self.file.arrays(graph)
+        self.leaves.of_file |= {id(each): each for each in tensors.values()}
+        values = {**(outer or {}), **tensors, **given}
         for node in needed(graph):
-            self._follow(node, values)
+            self.follow(node, values)
         self.depth -= 1
+        if not self.depth:
+            self.values = values
         for each in graph.output:
             if each.name not in values:
                 message = f"its output {each.name!r} is nothing that is computed"
                 raise CheckpointError(f"{self.file.path}: {message}")
         return [values[each.name] for each in graph.output]
 
-    def _follow(self, node: Any, values: dict[str, Any]) -> None:
-        """Add the results of a node to `values`."""
+    def follow(self, node: Any, values: dict[str, Any]) -> None:
+        """Add the results of a node to `values`, in which those of its inputs stand."""
         if node.domain not in DOMAINS:
             self.file.refuse(node, "no operator of ONNX itself, and only those are read")
         missing = next((name for name in node.input if name and name not in values), None)
         if missing is not None:
             self.file.refuse(node, f"its input {missing!r} is nothing that is computed before it")
-        call = Call(self, node, node.input, [values[name] if name else None for name in node.input])
+        call = Call(self, node, [values[name] if name else None for name in node.input])
         try:
             results = self._results(call, values)
-        except (CheckpointError, UnknownValue):
+        except (CheckpointError, FixedBatch, UnknownValue):
             raise
         except DnnError as error:
             self.file.refuse(node, str(error))
-        except _WRONG as error:
+        except WRONG as error:
             self.file.refuse(node, f"its inputs or attributes do not fit: {error}")
         several = results if isinstance(results, tuple | list) else (results,)
         for name, result in zip(node.output, several, strict=False):
@@ -283,7 +333,9 @@ class Trace:
     def _constant(self, call: Call) -> Value:
         ((name, value),) = call.attributes.items()
         if name == "value":
-            return self.file.value(value)
+            tensor = self.file.value(value)
+            self.leaves.of_file[id(tensor)] = tensor
+            return tensor
         kinds = {"value_float": "f4", "value_floats": "f4", "value_int": "i8", "value_ints": "i8"}
         if name not in kinds:
             call.refuse(f"a constant by {name!r} is not read")
@@ -301,9 +353,11 @@ class Trace:
         pairs = list(zip(*(self.graph(each, {}, values) for each in graphs), strict=True))
         if any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
             call.refuse("its branches have results of different shapes, and values decide which")
-        leaf = self.leaves.node
-        nodes = ((x if isinstance(x, Node) else leaf("", x, trained=False) for x in p) for p in pairs)
-        return [where(reshape(condition, ()), *pair) for pair in nodes]
+
+        def node(x: Value) -> Node:
+            return x if isinstance(x, Node) else self.leaves.node("", x, trained=False)
+
+        return [where(reshape(condition, ()), node(a), node(b)) for a, b in pairs]
 
     def _folded(self, call: Call) -> Any:
         """Compute a node whose inputs are all known."""
@@ -325,7 +379,11 @@ class Trace:
                 results = function(node, settings).run(*call.inputs)
         except Exception as error:  # of the library, for anything that does not fit
             call.refuse(f"it cannot be computed: {error}")
-        return tuple(None if each is None else np.asarray(each) for each in results)
+        arrays = tuple(None if each is None else np.asarray(each) for each in results)
+        of_file = self.leaves.of_file
+        if kind not in _REPEATING and any(id(each) in of_file for each in call.inputs):
+            of_file |= {id(each): each for each in arrays if each is not None}
+        return arrays
 
 
 def _silent(*_: object) -> None:
@@ -351,4 +409,3 @@ def read_names(node: Any) -> set[str]:
             names |= {each.name for each in graph.output}
             names |= {name for inner in graph.node for name in read_names(inner)}
     return names
-

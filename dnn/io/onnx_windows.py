@@ -15,7 +15,7 @@ from dnn.io.onnx_elements import by_channel, requantised, shifted
 from dnn.io.onnx_shapes import padded
 from dnn.io.onnx_trace import Call, operator
 
-__all__: list[str] = []
+__all__ = ["Windows", "pool_windows", "windows_of"]
 
 
 class Windows(NamedTuple):
@@ -32,7 +32,7 @@ class Windows(NamedTuple):
         return tuple((n - 1) * d + 1 for n, d in zip(self.size, self.dilation, strict=True))
 
 
-def _windows(call: Call, size: Sequence[int], lengths: Sequence[int]) -> Windows:
+def windows_of(call: Call, size: Sequence[int], lengths: Sequence[int]) -> Windows:
     """Return the windows of a node over axes of given lengths."""
     stride = tuple(call.get("strides", [1] * len(size)))
     dilation = tuple(call.get("dilations", [1] * len(size)))
@@ -108,30 +108,28 @@ def _of_volumes(x: Node, w: Node, bias: Node | None, windows: Windows, groups: i
 def _wide(*several: Node | None) -> tuple[Any, ...]:
     """Return float16 as float32, which convolutions take."""
     narrow = any(x is not None and x.dtype == np.float16 for x in several)
-    return tuple(
-        graph.cast(x, np.float32) if narrow and x is not None else x for x in several
-    )
+    return tuple(graph.cast(x, np.float32) if narrow and x is not None else x for x in several)
 
 
 @operator("Conv")
 def _conv(call: Call) -> Node:
     dtype = call.node(0).dtype
     x, w, bias = _wide(call.node(0), call.node(1), call.node(2) if call.has(2) else None)
-    windows = _windows(call, w.shape[2:], x.shape[2:])
+    windows = windows_of(call, w.shape[2:], x.shape[2:])
     return graph.cast(_convolved(x, w, bias, windows, int(call.get("group", 1))), dtype)
 
 
 @operator("ConvInteger")
 def _integer_conv(call: Call) -> Node:
     x, w = shifted(call, 0, 2, 1), shifted(call, 1, 3, 0)
-    windows = _windows(call, w.shape[2:], x.shape[2:])
+    windows = windows_of(call, w.shape[2:], x.shape[2:])
     return graph.cast(_convolved(x, w, None, windows, int(call.get("group", 1))), np.int32)
 
 
 @operator("QLinearConv")
 def _quantised_conv(call: Call) -> Node:
     x, w = shifted(call, 0, 2, 1), shifted(call, 3, 5, 0)
-    windows = _windows(call, w.shape[2:], x.shape[2:])
+    windows = windows_of(call, w.shape[2:], x.shape[2:])
     bias = graph.cast(call.node(8), np.float64) if call.has(8) else None
     y = _convolved(x, w, bias, windows, int(call.get("group", 1)))
     scale = call.node(1) * call.node(4) / call.node(6)
@@ -145,7 +143,7 @@ def _transposed_conv(call: Call) -> Node:
     x, w, bias = _wide(call.node(0), call.node(1), call.node(2) if call.has(2) else None)
     if x.ndim > 4:
         call.refuse("transposed convolutions of volumes are not supported")
-    given = _windows(call, w.shape[2:], x.shape[2:])
+    given = windows_of(call, w.shape[2:], x.shape[2:])
     extra = call.get("output_padding", [0] * len(given.size))
     auto = call.get("auto_pad", "NOTSET")
     full = [
@@ -165,7 +163,10 @@ def _transposed_conv(call: Call) -> Node:
         pads = list(given.pads)
         out = [a + b - sum(pad) for a, b, pad in zip(full, extra, pads, strict=True)]
     # What is put on at the end, beyond what windows reach, is 0.
-    reached = [min(n, a - sum(pad) + step - 1) for n, a, pad, step in zip(out, full, pads, given.stride, strict=True)]
+    reached = [
+        min(n, a - sum(pad) + step - 1)
+        for n, a, pad, step in zip(out, full, pads, given.stride, strict=True)
+    ]
     y = graph.conv2d_data_gradient(
         _as_images(x),
         _as_images(w),
@@ -184,9 +185,9 @@ def _transposed_conv(call: Call) -> Node:
 # -- pooling ---------------------------------------------------------------------------------------
 
 
-def _pool_windows(call: Call, lengths: Sequence[int]) -> tuple[Windows, bool]:
+def pool_windows(call: Call, lengths: Sequence[int]) -> tuple[Windows, bool]:
     """Return the windows of a pooling, and whether the last ones may reach beyond the padding."""
-    windows = _windows(call, call.get("kernel_shape"), lengths)
+    windows = windows_of(call, call.get("kernel_shape"), lengths)
     if not call.get("ceil_mode", 0):
         return windows, False
     pads = []
@@ -230,7 +231,7 @@ def _max_pool(call: Call) -> Node:
     x = call.node()
     if call.outputs > 1 and any(call.onnx_node.output[1:]):
         call.refuse("the places of the largest elements are not supported")
-    windows, _ = _pool_windows(call, x.shape[2:])
+    windows, _ = pool_windows(call, x.shape[2:])
     if _is_usual(x, windows):
         y = graph.max_pool2d(
             _as_images(x),
@@ -246,7 +247,7 @@ def _max_pool(call: Call) -> Node:
 @operator("AveragePool")
 def _average_pool(call: Call) -> Node:
     x = call.node()
-    windows, reaches_beyond = _pool_windows(call, x.shape[2:])
+    windows, reaches_beyond = pool_windows(call, x.shape[2:])
     counts_padding = bool(call.get("count_include_pad", 0))
     if _is_usual(x, windows) and not (reaches_beyond and counts_padding):
         y = graph.average_pool2d(
@@ -258,25 +259,18 @@ def _average_pool(call: Call) -> Node:
         )
         return graph.reshape(y, (*y.shape[:2], y.shape[3])) if x.ndim == 3 else y
     ones = np.ones(x.shape[2:])
-    counted = _windows(call, windows.size, x.shape[2:]).pads
-    beyond = [
-        (a - c, b - d) for (a, b), (c, d) in zip(windows.pads, counted, strict=True)
-    ]
+    counted = windows_of(call, windows.size, x.shape[2:]).pads
+    beyond = [(a - c, b - d) for (a, b), (c, d) in zip(windows.pads, counted, strict=True)]
     ones = np.pad(np.pad(ones, counted, constant_values=float(counts_padding)), beyond)
     inside = windows._replace(pads=((0, 0),) * len(windows.size))
-    (count,) = graph_values(reduce(graph.add, _taps(constant(ones[None, None], x.dtype), inside, 0)))
+    count = reduce(graph.add, _taps(constant(ones[None, None], x.dtype), inside, 0)).eval()
     return reduce(graph.add, _taps(x, windows, 0.0)) * constant(1.0 / count, x.dtype)
-
-
-def graph_values(node: Node) -> list[Any]:
-    """Return the value of a node that depends on constants alone."""
-    return [node.eval()]
 
 
 @operator("LpPool")
 def _lp_pool(call: Call) -> Node:
     x, p = call.node(), float(call.get("p", 2))
-    windows, _ = _pool_windows(call, x.shape[2:])
+    windows, _ = pool_windows(call, x.shape[2:])
     total = reduce(graph.add, (graph.power(abs(part), p) for part in _taps(x, windows, 0.0)))
     return graph.power(total, 1.0 / p)
 
@@ -291,5 +285,3 @@ def _global_pool(call: Call) -> Node:
         return graph.mean(x, axes, keepdims=True)
     p = float(call.get("p", 2))
     return graph.power(graph.sum(graph.power(abs(x), p), axes, keepdims=True), 1.0 / p)
-
-

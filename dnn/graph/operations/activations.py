@@ -102,8 +102,7 @@ class NormalCdf(Elementwise):
     formula = Formula(
         "normal_cdf",
         "x u",
-        "abs((1 if x > 0 else 0) - (0.25 * u + 0.25) * exp("
-        f"{_horner(_TAIL, 'u')} - 0.5 * x * x))",
+        f"abs((1 if x > 0 else 0) - (0.25 * u + 0.25) * exp({_horner(_TAIL, 'u')} - 0.5 * x * x))",
     )
     kinds = "f"
 
