@@ -11,7 +11,7 @@ from dnn.backend import Array
 from dnn.errors import CheckpointError, ShapeError
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, constant, placeholder
-from dnn.io import onnx_elements, onnx_recurrence, onnx_shapes, onnx_windows  # noqa: F401
+from dnn.io import onnx_recurrence, onnx_windows  # noqa: F401
 from dnn.io.onnx_file import OnnxFile
 from dnn.io.onnx_trace import FixedBatch, Leaves, Trace, UnknownValue
 from dnn.layers import Layer
@@ -108,8 +108,10 @@ class OnnxGraph(Layer):
         def initial(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
             return array.astype(dtype)
 
-        number = len(self._weights) + 1
-        node = self.parameter(f"{number}_{name.replace('.', '_')}", array.shape, initial)
+        own = name.replace(".", "_")  # the names of layers and parameters have dots between
+        taken = {node.name.rpartition(".")[2] for _, node in self._weights.values()}
+        own = f"{own}_{len(taken)}" if own in taken else own
+        node = self.parameter(own, array.shape, initial)
         self._weights[name] = array, node
 
 

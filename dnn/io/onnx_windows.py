@@ -11,8 +11,8 @@ import numpy as np
 
 from dnn.graph import operations as graph
 from dnn.graph.node import Node, constant
-from dnn.io.onnx_elements import by_channel, requantised, shifted
 from dnn.io.onnx_shapes import padded
+from dnn.io.onnx_sums import by_channel, requantised, shifted
 from dnn.io.onnx_trace import Call, operator
 
 __all__ = ["Windows", "pool_windows", "windows_of"]

@@ -249,13 +249,13 @@ OPERATORS = (
     *("ReverseSequence", "ScatterElements", "ScatterND", "Shape", "Shrink", "Sigmoid", "Sign"),
     *("Sin", "Sinh", "Size", "Slice", "Softmax", "Softplus", "Softsign", "SpaceToDepth", "Split"),
     *("Sqrt", "Squeeze", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Tile", "Xor"),
-    *("Transpose", "Trilu", "Unsqueeze", "Upsample", "Where"),
+    *("Transpose", "Trilu", "Unsqueeze", "Upsample", "Where", "DFT", "STFT"),
 )
 
 UNREAD = (
     *("is no tensor", " is of ", "type of its value", "the places of the largest elements"),
     *("antialias", "reduction = ", "have no elements along", "has no elements along"),
-    *("transposed convolutions of volumes", "diagonals", "do not broadcast"),
+    *("transposed convolutions of volumes", "diagonals", "do not broadcast", "of one side is not"),
 )
 """What is not supported of these operators: types, empty reductions, blocks of quantised values."""
 
