@@ -11,7 +11,7 @@ from dnn.backend import Array
 from dnn.errors import CheckpointError, ShapeError
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, constant, placeholder
-from dnn.io import onnx_recurrence, onnx_windows  # noqa: F401
+from dnn.io import onnx_control, onnx_recurrence, onnx_windows  # noqa: F401
 from dnn.io.onnx_file import OnnxFile
 from dnn.io.onnx_trace import FixedBatch, Leaves, Trace, UnknownValue
 from dnn.layers import Layer

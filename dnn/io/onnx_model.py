@@ -22,7 +22,7 @@ from dnn.errors import (
 from dnn.graph.arguments import numbers_of
 from dnn.graph.node import Node, placeholder
 from dnn.graph.plan import Arena, Plan
-from dnn.io import onnx_recurrence, onnx_windows  # noqa: F401
+from dnn.io import onnx_control, onnx_recurrence, onnx_windows  # noqa: F401
 from dnn.io.onnx_file import DOMAINS, OnnxFile, read_onnx
 from dnn.io.onnx_trace import LARGEST_BY_VALUE, Leaves, Trace, UnknownValue, Value, is_usual, needed
 

@@ -308,6 +308,68 @@ def _contracted(a: str, x: Node, b: str, y: Node, later: set[str]) -> tuple[str,
     return "".join(letters), graph.reshape(product, [size[letter] for letter in letters])
 
 
+_ATTENTION = {"scale", "softcap", "is_causal", "q_num_heads", "kv_num_heads", "softmax_precision"}
+_ATTENTION |= {"qk_matmul_output_mode"}
+
+
+@operator("Attention")
+def _attention(call: Call) -> tuple[Node, ...]:
+    """Compute attention as its parts: products, a mask and a softmax."""
+    q, k, v = (call.node(i) for i in range(3))
+    if unknown := set(call.attributes) - _ATTENTION:
+        call.refuse(f"attribute {min(unknown)!r} is not supported")
+    if call.has(6) or int(call.get("qk_matmul_output_mode", 0)):
+        call.refuse("lengths of keys, and products after the mask, are not supported")
+    is_flat = q.ndim == 3
+    if is_flat:
+        heads = [int(call.get(f"{name}_num_heads")) for name in ("q", "kv", "kv")]
+        q, k, v = (_heads(x, n) for x, n in zip((q, k, v), heads, strict=True))
+    past = 0
+    if call.has(4):
+        past = call.shape(4)[2]
+        k, v = graph.concat([call.node(4), k], 2), graph.concat([call.node(5), v], 2)
+    present = k, v
+    times = q.shape[1] // k.shape[1]
+    if times > 1:
+        k, v = (_repeated_heads(x, times) for x in (k, v))
+    scale = math.sqrt(call.get("scale", 0.0) or 1.0 / math.sqrt(q.shape[-1]))
+    products = scores = graph.matmul(q * scale, graph.transpose(k * scale))
+    if cap := call.get("softcap", 0.0):
+        scores = graph.tanh(scores * (1.0 / cap)) * cap
+    if call.has(3):
+        mask = call.node(3)
+        if mask.dtype.kind == "b":
+            zeros = constant(0.0, q.dtype)
+            mask = graph.where(mask, zeros, constant(-np.inf, q.dtype))
+        if mask.shape[-1] < scores.shape[-1]:
+            call.refuse("a mask that is shorter than the keys is not supported")
+        scores = scores + mask
+    if call.get("is_causal", 0):
+        kept = np.tril(np.ones(scores.shape[-2:], bool), past)
+        scores = graph.where(constant(kept, bool), scores, constant(-np.inf, q.dtype))
+    # A place that sees no other gets 0.
+    sees_none = graph.equal(graph.max(scores, -1, keepdims=True), constant(-np.inf, q.dtype))
+    zero = constant(0.0, q.dtype)
+    weights = graph.softmax(graph.where(sees_none, zero, scores))
+    y = graph.matmul(graph.where(sees_none, zero, weights), v)
+    if is_flat:
+        y = graph.reshape(graph.transpose(y, (0, 2, 1, 3)), (y.shape[0], y.shape[2], -1))
+    return y, *present, products
+
+
+def _heads(x: Node, count: int) -> Node:
+    """Return features as those of several heads, with the axis of heads before that of places."""
+    apart = graph.reshape(x, (*x.shape[:2], count, x.shape[2] // count))
+    return graph.transpose(apart, (0, 2, 1, 3))
+
+
+def _repeated_heads(x: Node, times: int) -> Node:
+    batch, heads, places, features = x.shape
+    apart = graph.reshape(x, (batch, heads, 1, places, features))
+    wide = graph.broadcast_to(apart, (batch, heads, times, places, features))
+    return graph.reshape(wide, (batch, heads * times, places, features))
+
+
 @operator("DFT")
 def _fourier(call: Call) -> Node:
     """Compute a discrete Fourier transform as a product with its matrix."""

@@ -18,7 +18,6 @@ import numpy as np
 from dnn.backend import Array
 from dnn.errors import CheckpointError, DnnError
 from dnn.graph.node import PLACEHOLDER, Node, constant, topological_order, variable
-from dnn.graph.operations import reshape, where
 from dnn.io.onnx_file import DOMAINS, OnnxFile, node_name
 
 __all__ = [
@@ -52,6 +51,8 @@ _REPEATING = ("ConstantOfShape", "Expand", "Tile")  # their results depend on th
 _SIZED = {"ConstantOfShape": 0, "Expand": 1, "RandomNormal": 0, "Tile": 1}
 _ONLY_KNOWN = ("ConstantOfShape", "EyeLike", "NonZero", "Range", "Unique")
 """Operators whose results have shapes that depend on values."""
+_ALWAYS = ("If", "Loop", "Scan", "Shape", "Size")
+"""Operators whose functions are called even if all inputs are known."""
 WRONG = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError),
     *(RuntimeError, StopIteration, TypeError, ValueError),
@@ -117,11 +118,25 @@ class Leaves:
 
 
 class Call:
-    """A node of ONNX with the values of its inputs, as functions of `OPERATORS` are given it."""
+    """A node of ONNX with the values of its inputs, as functions of `OPERATORS` are given it.
 
-    def __init__(self, trace: Trace, node: Any, inputs: Sequence[Any]) -> None:
+    Attributes
+    ----------
+    inputs : sequence of Value or None
+    values : mapping of str to Value
+        All values of the graph so far, which graphs among the attributes may read.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        node: Any,
+        inputs: Sequence[Any],
+        values: Mapping[str, Any] | None = None,
+    ) -> None:
         self.trace = trace
         self.onnx_node = node
+        self.values = values or {}
         self.names: Sequence[str] = node.input
         self.inputs = inputs
         self.opset = trace.file.opset
@@ -295,9 +310,10 @@ class Trace:
         missing = next((name for name in node.input if name and name not in values), None)
         if missing is not None:
             self.file.refuse(node, f"its input {missing!r} is nothing that is computed before it")
-        call = Call(self, node, [values[name] if name else None for name in node.input])
+        inputs = [values[name] if name else None for name in node.input]
+        call = Call(self, node, inputs, values)
         try:
-            results = self._results(call, values)
+            results = self._results(call)
         except (CheckpointError, FixedBatch, UnknownValue):
             raise
         except DnnError as error:
@@ -309,13 +325,13 @@ class Trace:
             if name and result is not None:
                 values[name] = result
 
-    def _results(self, call: Call, values: Mapping[str, Any]) -> Any:
+    def _results(self, call: Call) -> Any:
         kind = call.onnx_node.op_type
-        if kind in ("If", "Loop", "Scan"):
-            return self._branch(call, values) if kind == "If" else self._unknown(call)
+        if kind in _ALWAYS:
+            return OPERATORS[kind](call)
         if kind == "Constant":
             return self._constant(call)
-        if kind in ("Shape", "Size") or any(isinstance(x, Node) for x in call.inputs):
+        if any(isinstance(x, Node) for x in call.inputs):
             function = OPERATORS.get(kind)
             return self._unknown(call) if function is None else function(call)
         if kind in ("Identity", "Dropout"):
@@ -340,24 +356,6 @@ class Trace:
         if name not in kinds:
             call.refuse(f"a constant by {name!r} is not read")
         return np.array(value, kinds[name])
-
-    def _branch(self, call: Call, values: Mapping[str, Any]) -> Any:
-        """Return the results of the branch of an If that is taken, or choose from those of both."""
-        graphs = [call.attributes[name] for name in ("then_branch", "else_branch")]
-        if call.is_known(0):
-            return self.graph(graphs[0 if call.known(0).any() else 1], {}, values)
-        condition = call.node(0)
-        unknown = UnknownValue([condition], f"{node_name(call.onnx_node)}: which branch is taken")
-        if all(each.size <= LARGEST_BY_VALUE for each in unknown.inputs):
-            raise unknown
-        pairs = list(zip(*(self.graph(each, {}, values) for each in graphs), strict=True))
-        if any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
-            call.refuse("its branches have results of different shapes, and values decide which")
-
-        def node(x: Value) -> Node:
-            return x if isinstance(x, Node) else self.leaves.node("", x, trained=False)
-
-        return [where(reshape(condition, ()), node(a), node(b)) for a, b in pairs]
 
     def _folded(self, call: Call) -> Any:
         """Compute a node whose inputs are all known."""

@@ -249,13 +249,15 @@ OPERATORS = (
     *("ReverseSequence", "ScatterElements", "ScatterND", "Shape", "Shrink", "Sigmoid", "Sign"),
     *("Sin", "Sinh", "Size", "Slice", "Softmax", "Softplus", "Softsign", "SpaceToDepth", "Split"),
     *("Sqrt", "Squeeze", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Tile", "Xor"),
-    *("Transpose", "Trilu", "Unsqueeze", "Upsample", "Where", "DFT", "STFT"),
+    *("Transpose", "Trilu", "Unsqueeze", "Upsample", "Where", "DFT", "STFT", "Scan"),
+    *("Attention", "If", "Loop"),
 )
 
 UNREAD = (
     *("is no tensor", " is of ", "type of its value", "the places of the largest elements"),
     *("antialias", "reduction = ", "have no elements along", "has no elements along"),
     *("transposed convolutions of volumes", "diagonals", "do not broadcast", "of one side is not"),
+    *("after the mask", "a mask that is shorter", "attribute '", "before opset 9"),
 )
 """What is not supported of these operators: types, empty reductions, blocks of quantised values."""
 
@@ -294,8 +296,9 @@ def test_the_cases_of_onnx(operator, tmp_path):
         several = found if isinstance(found, tuple) else (found,)
         for value, wanted in zip(several, map(array_of, expected), strict=True):
             assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype), case.name
+            error = 2e-3 if value.dtype == np.float16 else 1e-5
             np.testing.assert_allclose(
-                value.astype(float), wanted.astype(float), 1e-3, 1e-5, err_msg=case.name
+                value.astype(float), wanted.astype(float), 1e-3, error, err_msg=case.name
             )
     assert [each for each in refused if not any(text in each for text in UNREAD)] == []
     assert len(refused) < len(cases)
