@@ -358,7 +358,8 @@ class _Simplifier:
                 y = self.function_of(producer, name, {source: x})
                 if y is None:
                     continue
-                (found,) = run_eagerly([y], {x: GRID})
+                with np.errstate(all="ignore"):  # outside of where a function is defined
+                    (found,) = run_eagerly([y], {x: GRID})
             except (DnnError, FixedBatch, UnknownValue):
                 continue
             for function, expected in _on_grid().items():
