@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import CheckpointError, ShapeError
+from dnn.errors import CheckpointError, DataError, ShapeError
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, constant, placeholder
 from dnn.io import onnx_control, onnx_recurrence, onnx_windows  # noqa: F401
@@ -16,7 +16,14 @@ from dnn.io.onnx_file import OnnxFile
 from dnn.io.onnx_trace import FixedBatch, Leaves, Trace, UnknownValue
 from dnn.layers import Layer
 
-__all__ = ["OnnxGraph"]
+__all__ = ["OnnxGraph", "check_range"]
+
+
+def check_range(where: str, indices: Array, least: int, most: int) -> None:
+    """Raise `DataError` if an index is out of its range."""
+    wrong = indices[(indices < least) | (indices > most)]
+    if wrong.size:
+        raise DataError(f"{where}: {wrong[0]} is not in {least} .. {most}")
 
 
 class OnnxGraph(Layer):
@@ -44,10 +51,17 @@ class OnnxGraph(Layer):
     def build(self, shape: Shape) -> None:
         """Declare the weights, with the values of the file."""
         self._weights: dict[str, tuple[Array, Node]] = {}
+        self._ranges: list[tuple[int, int]] = []
         tensor = self._input.type.tensor_type
         dtype = self.file.onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         batch = self._stated or 1
         self._traced(placeholder((batch, *shape), dtype), _Weights(self, declares=True))
+
+    def check_samples(self, name: str, samples: Array) -> Array:
+        """Raise `DataError` if a sample has an index that is out of its range."""
+        for least, most in self._ranges:
+            check_range(f"{self.name}: {name}", samples, least, most)
+        return samples
 
     @property
     def _input(self) -> Any:
@@ -84,7 +98,9 @@ class OnnxGraph(Layer):
         dtype = self.file.onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type)
         try:
             first = {given.name: operations.cast(x, dtype)}
-            (y,) = Trace(self.file, leaves, batch).graph(self.file.graph, first)
+            trace = Trace(self.file, leaves, batch)
+            (y,) = trace.graph(self.file.graph, first)
+            self._ranges = self._ranges or [(least, most) for _, least, most in trace.ranges]
         except UnknownValue as error:
             raise CheckpointError(f"{self.file.path}: {error}") from None
         if not isinstance(y, Node) or y.shape[:1] != x.shape[:1] or y.dtype.kind != "f":

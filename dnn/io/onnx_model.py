@@ -24,6 +24,7 @@ from dnn.graph.node import Node, placeholder
 from dnn.graph.plan import Arena, Plan
 from dnn.io import onnx_control, onnx_recurrence, onnx_windows  # noqa: F401
 from dnn.io.onnx_file import DOMAINS, OnnxFile, read_onnx
+from dnn.io.onnx_layer import check_range
 from dnn.io.onnx_trace import LARGEST_BY_VALUE, Leaves, Trace, UnknownValue, Value, is_usual, needed
 
 __all__ = ["OnnxModel", "ValueInfo"]
@@ -50,6 +51,7 @@ class _Compiled(NamedTuple):
     plan: Plan | None
     inputs: dict[str, Node]
     outputs: list[Value]
+    ranges: list[tuple[str, int, int]]
 
 
 class OnnxModel:
@@ -192,7 +194,9 @@ class OnnxModel:
                 self._learn(unknown, arrays)
             if len(self._plans) > MOST_PLANS:
                 self._plans.popitem(last=False)
-        plan, inputs, outputs = self._plans[key]
+        plan, inputs, outputs, ranges = self._plans[key]
+        for name, least, most in ranges:
+            check_range(f"{self._file.path}: input {name!r}", arrays[name], least, most)
         if plan is None:
             return [np.array(each) for each in outputs]
         for name, node in inputs.items():
@@ -246,16 +250,18 @@ class OnnxModel:
                 given[name] = array.copy()
             else:
                 given[name] = nodes[name] = placeholder(array.shape, array.dtype, name)
-        outputs = Trace(self._file, self._leaves).graph(self._file.graph, given)
+        trace = Trace(self._file, self._leaves)
+        outputs = trace.graph(self._file.graph, given)
         computed = [each for each in outputs if isinstance(each, Node)]
         if not computed:
-            return _Compiled(None, {}, outputs)
+            return _Compiled(None, {}, outputs, [])
         for node, array in self._leaves.arrays.items():
             if node not in self._on_device:
                 self._on_device[node] = self._ops.asarray(array)
         plan = Plan(computed, self._ops, self._on_device, arena=self._arena)
         read = {name: node for name, node in nodes.items() if node in plan.graph.order}
-        return _Compiled(plan, read, outputs)
+        ranges = [(node.name, least, most) for node, least, most in trace.ranges]
+        return _Compiled(plan, read, outputs, ranges)
 
 
 def _info(file: OnnxFile, given: Any) -> ValueInfo:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.graph import operations as graph
-from dnn.graph.node import Node, constant
+from dnn.graph.node import PLACEHOLDER, Node, constant
 from dnn.graph.operation import apply
 from dnn.io.onnx_sums import part_along
 from dnn.io.onnx_trace import LARGEST_KNOWN, Call, FixedBatch, operator
@@ -155,6 +155,12 @@ def _slice(call: Call) -> Node:
     return x[tuple(keys)]
 
 
+def _from_start(indices: Node, lengths: Array | int) -> Node:
+    """Return indices of which some count from the end as such that do not."""
+    ends = constant(np.asarray(lengths), np.intp)
+    return graph.where(graph.greater(constant(0, np.intp), indices), indices + ends, indices)
+
+
 def take(x: Node, indices: Node | Array, axis: int) -> Node:
     """Return parts of `x` along an axis: a slice where the known `indices` are in sequence.
 
@@ -173,8 +179,7 @@ def take(x: Node, indices: Node | Array, axis: int) -> Node:
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     if isinstance(indices, Node):
         whole = graph.cast(indices, np.intp)
-        zero = constant(0, np.intp)
-        rows = graph.where(graph.greater(zero, whole), whole + n, whole)
+        rows = graph.clip(_from_start(whole, n), 0, max(0, n - 1))  # others would be read beyond x
     else:
         known = np.asarray(indices, np.intp)
         if known.size and not -n <= known.min() <= known.max() < n:
@@ -198,19 +203,20 @@ def take(x: Node, indices: Node | Array, axis: int) -> Node:
 
 @operator("Gather")
 def _gather(call: Call) -> Node:
-    indices = call.known(1) if call.is_known(1) else call.node(1)
-    return take(call.node(0), indices, call.axis(0))
+    x, axis = call.node(0), call.axis(0)
+    if call.is_known(1):
+        return take(x, call.known(1), axis)
+    given = indices = call.node(1)
+    while given.kind == "cast":
+        given = given.inputs[0]
+    if given.kind == PLACEHOLDER:
+        call.trace.ranges.append((given, -x.shape[axis], x.shape[axis] - 1))
+    return take(x, indices, axis)
 
 
 def _integers(call: Call, index: int) -> Node:
     """Return an input of integers as a node of the type of indices."""
     return graph.cast(call.node(index), np.intp)
-
-
-def _from_start(indices: Node, lengths: Array | int) -> Node:
-    """Return indices of which some count from the end as such that do not."""
-    ends = constant(np.asarray(lengths), np.intp)
-    return graph.where(graph.greater(constant(0, np.intp), indices), indices + ends, indices)
 
 
 def _flat_elements(call: Call, x: Node, axis: int) -> Node:

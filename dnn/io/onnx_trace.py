@@ -253,6 +253,13 @@ class Trace:
     leaves : Leaves
     batch : pair of int, optional
         Number of samples that the file states, and of those that are given instead.
+
+    Attributes
+    ----------
+    values : dict of str to Value
+        All values of the main graph.
+    ranges : list of (Node, int, int)
+        Inputs that are indices, with the least and the largest that there may be.
     """
 
     def __init__(
@@ -262,6 +269,7 @@ class Trace:
         self.leaves = leaves
         self.batch = batch
         self.values: dict[str, Any] = {}
+        self.ranges: list[tuple[Node, int, int]] = []
         self.depth = 0
 
     def for_batch(self, x: Node, shape: Sequence[int]) -> list[int]:

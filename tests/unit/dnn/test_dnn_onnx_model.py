@@ -159,6 +159,26 @@ def test_a_stated_number_of_samples_is_taken_at_a_time(tmp_path):
     np.testing.assert_allclose(network(x), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_an_index_out_of_its_range_is_an_error_and_reads_nothing_else(tmp_path):
+    path = written(
+        tmp_path / "made.onnx",
+        [node("Gather", "w x", "y")],
+        [info("x", ["n", 2], INT64)],
+        [info("y", ["n", 2, 3])],
+        {"w": np.arange(12, dtype="f4").reshape(4, 3)},
+    )
+    model = OnnxModel(path)
+    np.testing.assert_array_equal(model([[3, -4]])[0], [[9, 10, 11], [0, 1, 2]])
+    with pytest.raises(DataError, match=r"input 'x': 4 is not in -4 \.\. 3"):
+        model([[0, 4]])
+    nodes = [node("Gather", "w x", "1"), node("ReduceSum", "1 axes", "y", keepdims=0)]
+    tensors = {"w": np.arange(12, dtype="f4").reshape(4, 3), "axes": np.array([1])}
+    written(path, nodes, [info("x", ["n", 2], INT64)], [info("y", ["n", 3])], tensors)
+    network = dnn.NeuralNetwork.from_onnx(path, "mean_squared_error")
+    with pytest.raises(DataError, match=r"-5 is not in -4 \.\. 3|-5 in row 0"):
+        network([[0, -5]])
+
+
 def test_what_is_known_needs_no_plan(tmp_path):
     path = written(
         tmp_path / "made.onnx",
