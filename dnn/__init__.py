@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dnn.distributed import SimulatedWorkers as SimulatedWorkers
     from dnn.ensemble import *  # noqa: F403
     from dnn.errors import *  # noqa: F403
+    from dnn.io.onnx_model import OnnxModel as OnnxModel
     from dnn.io.weights import LoadedWeights as LoadedWeights
     from dnn.io.weights import read_weights as read_weights
     from dnn.layer_tables import *  # noqa: F403
@@ -99,6 +100,7 @@ _PUBLIC = {
         DisagreementError DnnError DtypeError LabelError MissingDependencyError
         MixedPrecisionWarning NonFiniteError OutOfDeviceMemory OutOfRangeError PeerError ShapeError
     """,
+    "io.onnx_model": "OnnxModel",
     "io.weights": "LoadedWeights read_weights",
     "layers": """
         GRU LSTM RNN Activation AvgPool2D BatchNorm ChannelShuffle ChannelSlice Concat Conv1D Conv2D

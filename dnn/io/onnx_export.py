@@ -64,7 +64,10 @@ IR_VERSION = 9  # that of opset 20
 
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "elu": ("Elu", {"alpha": 1.0}),
+    "exact_gelu": ("Gelu", {"approximate": "none"}),
     "gelu": ("Gelu", {"approximate": "tanh"}),
+    "hard_sigmoid": ("HardSigmoid", {"alpha": 1.0 / 6.0, "beta": 0.5}),
+    "hard_swish": ("HardSwish", {}),
     "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
     "relu": ("Relu", {}),
     "sigmoid": ("Sigmoid", {}),
@@ -329,6 +332,12 @@ def _layer_norm(writer: _Writer, layer: LayerNorm, x: str) -> str:
 
 
 def _activation(writer: _Writer, layer: Activation, x: str) -> str:
+    if layer.function == "silu" and not layer.is_of_own_function:
+        gate = writer.node("Sigmoid", [x], f"{layer.name}.gate")
+        return writer.node("Mul", [x, gate], layer.name)
+    if layer.function == "relu6" and not layer.is_of_own_function:
+        limits = [writer.value(layer, name, n) for name, n in (("least", 0.0), ("most", 6.0))]
+        return writer.node("Clip", [x, *limits], layer.name)
     if layer.function not in ACTIVATIONS or layer.is_of_own_function:
         message = f"the activation {layer.function!r} has no equal in ONNX"
         raise ConfigurationError(f"{layer.name}: {message}")

@@ -12,15 +12,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnn.backend import Array
-from dnn.errors import CheckpointError
-from dnn.io.onnx_export import GATES, require_onnx
+from dnn.errors import CheckpointError, DnnError
+from dnn.io.onnx_export import GATES
+from dnn.io.onnx_file import OnnxFile, read_onnx
+from dnn.io.onnx_layer import OnnxGraph
 from dnn.io.onnx_nodes import NodeReader
+from dnn.io.onnx_simplify import simplified
+from dnn.io.onnx_trace import WRONG, FixedBatch, UnknownValue
 from dnn.io.weights import load_arrays, weights_of
 from dnn.layers import (
     Concat,
@@ -36,33 +39,23 @@ if TYPE_CHECKING:
 
 __all__ = ["ImportedLayers", "import_onnx"]
 
-LARGEST_BYTES = 2**31
-"""Size at which a file is refused: the format allows less than 2 GiB."""
-MOST_NODES = 10_000
-"""Most nodes of a model that is read; ResNet-152 has some 500."""
 DEEPEST = 20
 """Deepest nesting of branches that is read; most networks have 1 or 2."""
-OLDEST_OPSET = 13  # earlier operators, such as Softmax, compute something else
-
-_DOMAINS = ("", "ai.onnx")  # two names of ONNX's own operators
 
 
 def import_onnx(path: str | PathLike[str]) -> ImportedLayers:
-    """Read an ONNX model as layers; errors as for `NeuralNetwork.from_onnx`."""
-    onnx = require_onnx()
-    file = Path(path)
+    """Read an ONNX model as layers, or as one layer, if layers of dnn cannot express its graph.
+
+    Errors are those of `NeuralNetwork.from_onnx`.
+    """
+    file = read_onnx(path)
+    reader = _Reader(file)
+    given = reader.only_input()
+    first = reader.input(given)
     try:
-        if file.stat().st_size >= LARGEST_BYTES:
-            raise CheckpointError(f"{path}: larger than the 2 GiB that the format allows")
-        made = onnx.load_model_from_string(file.read_bytes())
-        onnx.checker.check_model(made)
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    except Exception as error:  # protobuf and onnx raise exceptions of their own
-        raise CheckpointError(f"{path}: no valid ONNX model: {error}") from error
-    return _Reader(onnx, str(path), made).read()
+        return reader.read(given, first)
+    except (DnnError, FixedBatch, UnknownValue, *WRONG):
+        return ImportedLayers(file.path, [first, OnnxGraph(file)], {})
 
 
 class ImportedLayers:
@@ -84,54 +77,39 @@ class ImportedLayers:
         state = {}
         for weight in weights_of(model):
             own = weight.torch_name.rpartition(".")[2]
-            state[weight.torch_name] = self._arrays[id(weight.layer)][own]
-        load_arrays(model, self.path, state, False)
+            if not isinstance(weight.layer, OnnxGraph):  # which begins with its values
+                state[weight.torch_name] = self._arrays[id(weight.layer)][own]
+        if self._arrays:
+            load_arrays(model, self.path, state, False)
 
 
 class _Reader(NodeReader):
     """Reader of one graph, with the state of reading."""
 
-    def __init__(self, onnx: Any, path: str, made: Any) -> None:
-        super().__init__(onnx, path)
-        self.graph = graph = made.graph
-        self.check_model(made)
+    def __init__(self, file: OnnxFile) -> None:
+        super().__init__(file.onnx, file.path)
+        self.file = file
         self.depth = 0
         self.done: set[str] = set()
         self.together: dict[tuple[Any, ...], str] = {}
-        self.constants |= {each.name: each for each in graph.initializer}
-        self.producer: dict[str, Any] = {}
-        for node in graph.node:
-            if node.op_type == "Constant":
-                (attribute,) = node.attribute
-                if attribute.name != "value":
-                    self.refuse(node, f"a constant by {attribute.name!r} is not read")
-                self.constants[node.output[0]] = attribute.t
-                continue
-            self.producer |= {name: node for name in node.output if name}
-
-    def check_model(self, made: Any) -> None:
-        """Refuse models with too many nodes, old opsets, or operators of other domains."""
-        if len(self.graph.node) > MOST_NODES:
-            message = f"{len(self.graph.node)} nodes, and no more than {MOST_NODES} are read"
-            raise CheckpointError(f"{self.path}: {message}")
-        for each in made.opset_import:
-            if each.domain in _DOMAINS and each.version < OLDEST_OPSET:
-                message = f"operators of opset {each.version}, and those since {OLDEST_OPSET} are"
-                raise CheckpointError(f"{self.path}: {message} read; onnx.version_converter helps")
-        for node in self.graph.node:
-            if node.domain not in _DOMAINS:
-                self.refuse(node, f"an operator of {node.domain!r}; those of ONNX are read")
-
-    def read(self) -> ImportedLayers:
-        """Return the layers of the graph."""
-        inputs = [each for each in self.graph.input if each.name not in self.constants]
-        if len(inputs) != 1 or len(self.graph.output) != 1:
-            counts = f"{len(inputs)} and {len(self.graph.output)}"
-            message = f"one input and one output are read, and there are {counts}"
-            raise CheckpointError(f"{self.path}: {message}")
-        (given,) = inputs
-        first = self.input(given)
         self.before: dict[str, str] = {}
+
+    def only_input(self) -> Any:
+        """Return the only input, or refuse a graph with several, or several outputs."""
+        graph = self.file.graph
+        known = self.file.arrays(graph)
+        inputs = [each for each in graph.input if each.name not in known]
+        if len(inputs) != 1 or len(graph.output) != 1:
+            counts = f"{len(inputs)} and {len(graph.output)}"
+            message = f"a network has one input and one output, and there are {counts}"
+            raise CheckpointError(f"{self.path}: {message}; dnn.OnnxModel runs it")
+        return inputs[0]
+
+    def read(self, given: Any, first: Input) -> ImportedLayers:
+        """Return the layers of the graph."""
+        graph, self.constants = simplified(self.file, given, first.shape, self.batch)
+        self.graph = graph
+        self.producer = {name: node for node in graph.node for name in node.output if name}
         for node in self.graph.node:  # in topological order, as ONNX requires
             self.link(node, given.name)
         path = self.path_to(self.graph.output[0].name)
@@ -172,8 +150,6 @@ class _Reader(NodeReader):
 
     def link(self, node: Any, start: str) -> None:
         """Note the value from which a node's outputs come; of two branches, where they part."""
-        if node.op_type == "Constant":
-            return
         data = [name for name in self.operands(node) if name and name not in self.constants]
         if len(data) == 2 and node.op_type in ("Add", "Concat"):
             first, second = self.path_to(data[0]), set(self.path_to(data[1]))

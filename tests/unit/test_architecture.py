@@ -472,6 +472,7 @@ def test_the_public_names_of_dnn() -> None:
         "NonFiniteError",
         "Normalise",
         "OneCycle",
+        "OnnxModel",
         "Optimizer",
         "OutOfDeviceMemory",
         "OutOfRangeError",

@@ -203,20 +203,17 @@ TABLE = (
         r"^/ (?!.*Error)",
         never=("Error",),
         needs=("import onnx",),
-        opens="ONNX models whose tensors are in a second file are not read yet",
     ),
     script(
         "training/onnx_pytorch_reshape.py",
         r"^0 read: \(2, 3\)",
         r"^1 read: \(2, 3\)",
         needs=("import onnx",),
-        opens="a Reshape of ONNX with allowzero is not read yet",
     ),
     script(
         "training/onnx_pytorch_exports.py",
         times={"read, differs by": 18},
         needs=("import torch", "import onnxscript"),
-        opens="not all that PyTorch exports by default is read yet",
     ),
     # -- GPUs, without one -------------------------------------------------------------------------
     script(

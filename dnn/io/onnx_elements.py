@@ -1,0 +1,356 @@
+"""Operators of ONNX that work element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.graph import operations as graph
+from dnn.graph.node import Node, constant
+from dnn.graph.operation import apply
+from dnn.io.onnx_trace import OPERATORS, Call, is_usual, operator
+
+__all__ = ["ELEMENTWISE", "binary", "floor", "rounded"]
+
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+
+# -- of one value ----------------------------------------------------------------------------------
+
+
+def floor(x: Node) -> Node:
+    """Return the largest integers that are not above `x`."""
+    if x.dtype.kind != "f":
+        return x
+    whole = constant(2.0 ** np.finfo(x.dtype).nmant, x.dtype)  # from here on all are integers
+    is_small = graph.greater(whole, abs(x))
+    near = graph.where(is_small, x, constant(0.0, x.dtype))
+    cut = graph.cast(graph.cast(near, np.int64), x.dtype)
+    return graph.where(is_small, graph.where(graph.greater(cut, near), cut - 1.0, cut), x)
+
+
+def rounded(x: Node) -> Node:
+    """Return the nearest integers, of two the even one."""
+    low = floor(x)
+    part = x - low
+    odd = graph.equal(floor(low * 0.5) * 2.0 + 1.0, low)
+    up = graph.greater(part, constant(0.5, x.dtype))
+    tie = graph.equal(part, constant(0.5, x.dtype)) * odd
+    return graph.where(up + tie, low + 1.0, low)
+
+
+def _not(x: Node) -> Node:
+    return graph.equal(x, constant(False, bool))
+
+
+def _is_nan(x: Node) -> Node:
+    return _not(graph.equal(x, x))
+
+
+def _erf(x: Node) -> Node:
+    return graph.normal_cdf(x * math.sqrt(2.0)) * 2.0 - 1.0
+
+
+def _reciprocal(x: Node) -> Node:
+    return 1.0 / x
+
+
+def _softsign(x: Node) -> Node:
+    return x / (abs(x) + 1.0)
+
+
+def _mish(x: Node) -> Node:
+    return x * graph.tanh(graph.softplus(x))
+
+
+def _sine(x: Node) -> Node:
+    """Return the sine, computed in float64: a series after x is brought into -pi / 2 .. pi / 2."""
+    wide = graph.cast(x, np.float64)
+    turns = rounded(wide * (1.0 / math.pi))
+    rest = wide - turns * math.pi - turns * 1.2246467991473532e-16
+    square = rest * rest
+    series = constant(0.0, np.float64)
+    for n in range(10, 0, -1):
+        series = (series + 1.0) * square * (-1.0 / (2 * n * (2 * n + 1)))
+    is_odd = graph.equal(floor(turns * 0.5) * 2.0 + 1.0, turns)
+    y = rest + rest * series
+    return graph.cast(graph.where(is_odd, -y, y), x.dtype)
+
+
+def _cosine(x: Node) -> Node:
+    return graph.cast(_sine(graph.cast(x, np.float64) + math.pi / 2), x.dtype)
+
+
+def _tangent(x: Node) -> Node:
+    return _sine(x) / _cosine(x)
+
+
+def _sinh(x: Node) -> Node:
+    y = graph.expm1(abs(x))
+    return _sign(x) * (y + y / (y + 1.0)) * 0.5
+
+
+def _cosh(x: Node) -> Node:
+    return (graph.exp(x) + graph.exp(-x)) * 0.5
+
+
+def _sign(x: Node) -> Node:
+    return apply("sign", x)
+
+
+def _copied(x: Node) -> Node:
+    return x
+
+
+def _negated(x: Node) -> Node:
+    return -x
+
+
+def _ceil(x: Node) -> Node:
+    return -floor(-x) if x.dtype.kind == "f" else x
+
+
+_UNARY: dict[str, Callable[[Node], Node]] = {
+    "Abs": graph.abs,
+    "Ceil": _ceil,
+    "Cos": _cosine,
+    "Cosh": _cosh,
+    "Erf": _erf,
+    "Exp": graph.exp,
+    "Floor": floor,
+    "HardSwish": graph.hard_swish,
+    "Identity": _copied,
+    "IsNaN": _is_nan,
+    "Log": graph.log,
+    "Mish": _mish,
+    "Neg": _negated,
+    "Not": _not,
+    "Reciprocal": _reciprocal,
+    "Relu": graph.relu,
+    "Round": rounded,
+    "Sigmoid": graph.sigmoid,
+    "Sign": _sign,
+    "Sin": _sine,
+    "Sinh": _sinh,
+    "Softplus": graph.softplus,
+    "Softsign": _softsign,
+    "Sqrt": graph.sqrt,
+    "Tan": _tangent,
+    "Tanh": graph.tanh,
+}
+
+
+def _unary(function: Callable[[Node], Node]) -> Callable[[Call], Node]:
+    return lambda call: function(call.node())
+
+
+OPERATORS.update({kind: _unary(function) for kind, function in _UNARY.items()})
+
+
+@operator("Dropout")
+def _dropout(call: Call) -> tuple[Node, Array]:
+    if call.has(2) and call.known(2).any():
+        call.refuse("it is to drop elements in a prediction too")
+    return call.node(), np.ones(call.shape(), bool)
+
+
+@operator("Cast", "CastLike")
+def _cast(call: Call) -> Node:
+    if call.onnx_node.op_type == "CastLike":
+        dtype = call.inputs[1].dtype
+    else:
+        helper = call.trace.file.onnx.helper
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(call.get("to")))
+    if not is_usual(dtype):
+        call.refuse(f"the type of its result, {dtype}, is of no numbers that are computed with")
+    x = call.node()
+    if dtype.kind == "b" != x.dtype.kind:
+        return _not(graph.equal(x, constant(0, x.dtype)))
+    return graph.cast(x, dtype)
+
+
+@operator("Elu")
+def _elu(call: Call) -> Node:
+    return graph.elu(call.node(), call.get("alpha", 1.0))
+
+
+@operator("Celu")
+def _celu(call: Call) -> Node:
+    x, alpha = call.node(), float(call.get("alpha", 1.0))
+    return graph.relu(x) + graph.expm1(graph.clip(x, high=0.0) * (1.0 / alpha)) * alpha
+
+
+@operator("Selu")
+def _selu(call: Call) -> Node:
+    x, gamma = call.node(), float(call.get("gamma", SELU_GAMMA))
+    return graph.elu(x, call.get("alpha", SELU_ALPHA)) * gamma
+
+
+@operator("LeakyRelu")
+def _leaky_relu(call: Call) -> Node:
+    return graph.leaky_relu(call.node(), call.get("alpha", 0.01))
+
+
+@operator("ThresholdedRelu")
+def _thresholded_relu(call: Call) -> Node:
+    x = call.node()
+    return apply("where_greater", x, x, constant(call.get("alpha", 1.0), x.dtype))
+
+
+@operator("PRelu")
+def _prelu(call: Call) -> Node:
+    x, slope = call.node(0), call.node(1)
+    if x.ndim > 2 and slope.ndim == 1 and slope.shape[0] == x.shape[1] != x.shape[-1]:
+        slope = graph.reshape(slope, (-1, *(1,) * (x.ndim - 2)))  # older opsets: by channel
+    return graph.relu(x) + graph.clip(x, high=0.0) * slope
+
+
+@operator("HardSigmoid")
+def _hard_sigmoid(call: Call) -> Node:
+    x = call.node()
+    return graph.clip(x * call.get("alpha", 0.2) + call.get("beta", 0.5), 0.0, 1.0)
+
+
+@operator("Swish")
+def _swish_of(call: Call) -> Node:
+    x = call.node()
+    return x * graph.sigmoid(x * call.get("alpha", 1.0))
+
+
+@operator("Gelu")
+def _gelu(call: Call) -> Node:
+    x = call.node()
+    if call.get("approximate", "none") == "tanh":
+        return graph.gelu(x)
+    return graph.exact_gelu(x)
+
+
+@operator("Shrink")
+def _shrink(call: Call) -> Node:
+    x, bias, limit = call.node(), call.get("bias", 0.0), call.get("lambd", 0.5)
+    above = apply("where_greater", x - bias, x, constant(limit, x.dtype))
+    return above + apply("where_greater", x + bias, -x, constant(limit, x.dtype))
+
+
+@operator("IsInf")
+def _is_inf(call: Call) -> Node:
+    x = call.node()
+    y = constant(np.zeros(x.shape, bool), bool)
+    for name, end in (("detect_negative", -np.inf), ("detect_positive", np.inf)):
+        if call.get(name, 1):
+            y = y + graph.equal(x, constant(end, x.dtype))
+    return y
+
+
+@operator("Clip")
+def _clip(call: Call) -> Node:
+    x = call.node()
+    limits: list[Any] = []
+    for index, name in ((1, "min"), (2, "max")):
+        if call.has(index) and not call.is_known(index):
+            limits.append(call.node(index))
+        else:
+            limits.append(call.number(name, index))
+    return graph.clip(x, *limits)
+
+
+# -- of several values -----------------------------------------------------------------------------
+
+
+def _quotient(a: Node, b: Node) -> Node:
+    if a.dtype.kind == "f":
+        return a / b
+    return graph.cast(graph.cast(a, np.float64) / graph.cast(b, np.float64), a.dtype)
+
+
+def _either(a: Node, b: Node) -> Node:
+    return a + b
+
+
+def _differs(a: Node, b: Node) -> Node:
+    return _not(graph.equal(a, b))
+
+
+def _less(a: Node, b: Node) -> Node:
+    return graph.greater(b, a)
+
+
+def _less_equal(a: Node, b: Node) -> Node:
+    return graph.greater_equal(b, a)
+
+
+_BINARY: dict[str, Callable[[Node, Node], Node]] = {
+    "Add": graph.add,
+    "And": graph.multiply,
+    "Div": _quotient,
+    "Equal": graph.equal,
+    "Greater": graph.greater,
+    "GreaterOrEqual": graph.greater_equal,
+    "Less": _less,
+    "LessOrEqual": _less_equal,
+    "Mul": graph.multiply,
+    "Or": _either,
+    "Sub": graph.subtract,
+    "Xor": _differs,
+}
+
+
+def binary(function: Callable[[Node, Node], Node]) -> Callable[[Call], Node]:
+    """Return the function of an operator of two inputs."""
+    return lambda call: function(call.node(0), call.node(1))
+
+
+OPERATORS.update({kind: binary(function) for kind, function in _BINARY.items()})
+
+
+@operator("Sum", "Mean")
+def _sum_of_all(call: Call) -> Node:
+    several = call.nodes()
+    total = reduce(graph.add, several)
+    return total * (1.0 / len(several)) if call.onnx_node.op_type == "Mean" else total
+
+
+@operator("Max", "Min")
+def _extreme_of_all(call: Call) -> Node:
+    return reduce(graph.maximum if call.onnx_node.op_type == "Max" else graph.minimum, call.nodes())
+
+
+@operator("Pow")
+def _power(call: Call) -> Node:
+    x = call.node(0)
+    if call.is_known(1) and call.known(1).size == 1 and call.known(1).ndim <= x.ndim:
+        exponent = call.known(1).item()
+        if exponent == 3:
+            return x * x * x
+        if exponent in (0.5, 1, 2) and (x.dtype.kind == "f" or exponent != 0.5):
+            return graph.power(x, exponent)
+    if x.dtype.kind == "f":
+        return graph.power(x, graph.cast(call.node(1), x.dtype))
+    wide = graph.power(graph.cast(x, np.float64), graph.cast(call.node(1), np.float64))
+    return graph.cast(wide, x.dtype)
+
+
+@operator("Mod")
+def _modulo(call: Call) -> Node:
+    a, b = call.node(0), call.node(1)
+    dtype = a.dtype
+    if dtype.kind != "f":
+        a, b = graph.cast(a, np.float64), graph.cast(b, np.float64)
+    ratio = a / b
+    whole = (
+        graph.cast(graph.cast(ratio, np.int64), a.dtype) if call.get("fmod", 0) else floor(ratio)
+    )
+    return graph.cast(a - whole * b, dtype)
+
+
+@operator("Where")
+def _where(call: Call) -> Node:
+    return graph.where(*(call.node(i) for i in range(3)))
+
+
+ELEMENTWISE = frozenset(OPERATORS) - {"Cast", "CastLike", "Dropout", "Identity", "IsInf", "PRelu"}
+"""Operators above: a result is a function of single elements."""

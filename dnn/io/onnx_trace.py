@@ -1,0 +1,417 @@
+"""Graphs of ONNX models as nodes of `dnn.graph`, for given shapes of their inputs.
+
+Each value is known, an array of NumPy, or computed, a node. A node of ONNX whose inputs are all
+known is computed at once, by the reference implementation that comes with onnx; so shapes that a
+model computes from the shapes of its inputs are numbers here. Any other node becomes nodes by the
+function of `OPERATORS` that has its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.errors import CheckpointError, DnnError
+from dnn.graph.node import PLACEHOLDER, Node, constant, topological_order, variable
+from dnn.io.onnx_file import DOMAINS, OnnxFile, node_name
+
+__all__ = [
+    "OPERATORS",
+    "WRONG",
+    "Call",
+    "FixedBatch",
+    "Leaves",
+    "Trace",
+    "UnknownValue",
+    "Value",
+    "operator",
+]
+
+Value = Node | Array
+"""A value of a graph of ONNX: computed, or known."""
+
+LARGEST_BY_VALUE = 64
+"""Most elements of an input of a model on whose values a plan may depend."""
+LARGEST_KNOWN = 2**28
+"""Most elements of a known value that is made of a shape."""
+DEEPEST = 20
+"""Deepest nesting of graphs in nodes that is followed."""
+
+OPERATORS: dict[str, Callable[[Call], Any]] = {}
+"""For each operator of ONNX a function from a `Call` to its result, or a tuple of its results."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_RANDOM = ("Bernoulli", "Multinomial", "Random")
+_REPEATING = ("ConstantOfShape", "Expand", "Tile")  # their results depend on the size of a batch
+_SIZED = {"ConstantOfShape": 0, "Expand": 1, "RandomNormal": 0, "Tile": 1}
+_ONLY_KNOWN = ("ConstantOfShape", "EyeLike", "NonZero", "Range", "Unique")
+"""Operators whose results have shapes that depend on values."""
+_ALWAYS = ("If", "Loop", "Scan", "Shape", "Size")
+"""Operators whose functions are called even if all inputs are known."""
+WRONG = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError),
+    *(RuntimeError, StopIteration, TypeError, ValueError),
+)
+"""What attributes or inputs that do not fit may raise."""
+
+
+def operator(*kinds: str) -> Callable[[_Function], _Function]:
+    """Enter a function in `OPERATORS` under the names of operators; used as a decorator."""
+
+    def enter(function: _Function) -> _Function:
+        for kind in kinds:
+            OPERATORS[kind] = function
+        return function
+
+    return enter
+
+
+class UnknownValue(Exception):
+    """A number is needed, such as a length, that depends on the values of inputs.
+
+    Attributes
+    ----------
+    inputs : tuple of Node
+        These inputs of the graph.
+    """
+
+    def __init__(self, nodes: Sequence[Node], message: str) -> None:
+        super().__init__(message)
+        order = topological_order(nodes)
+        self.inputs = tuple(each for each in order if each.kind == PLACEHOLDER)
+
+
+class Leaves:
+    """Nodes of known values, which several traces of a model share.
+
+    Attributes
+    ----------
+    arrays : dict of Node to array
+        Values of the nodes that are variables.
+    of_file : dict of int to array
+        Tensors of the file, and what is computed from them alone, by their ``id``.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[Node, Array] = {}
+        self.of_file: dict[int, Array] = {}
+        self._nodes: dict[int, tuple[Array, Node]] = {}
+
+    def node(self, name: str, array: Array, *, trained: bool) -> Node:
+        """Return the node of a known value; `trained` says whether it is a weight."""
+        if id(array) not in self._nodes:
+            self._nodes[id(array)] = array, self.made(name, array, trained)
+        return self._nodes[id(array)][1]
+
+    def made(self, name: str, array: Array, trained: bool) -> Node:
+        """Return a new node of a known value."""
+        if array.size <= 16:
+            return constant(array, array.dtype)
+        node = variable(array.shape, array.dtype, name)
+        self.arrays[node] = array
+        return node
+
+
+class Call:
+    """A node of ONNX with the values of its inputs, as functions of `OPERATORS` are given it.
+
+    Attributes
+    ----------
+    inputs : sequence of Value or None
+    values : mapping of str to Value
+        All values of the graph so far, which graphs among the attributes may read.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        node: Any,
+        inputs: Sequence[Any],
+        values: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.trace = trace
+        self.onnx_node = node
+        self.values = values or {}
+        self.names: Sequence[str] = node.input
+        self.inputs = inputs
+        self.opset = trace.file.opset
+        get = trace.file.onnx.helper.get_attribute_value
+        self.attributes: dict[str, Any] = {}
+        for each in node.attribute:
+            value = get(each)
+            self.attributes[each.name] = _text(value)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def outputs(self) -> int:
+        """How many results are named."""
+        return len(self.onnx_node.output)
+
+    def has(self, index: int) -> bool:
+        """Whether there is an input of that number."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def node(self, index: int = 0, *, trained: bool = True) -> Node:
+        """Return an input as a node; `trained` is False for statistics, which are no weights."""
+        if not self.has(index):
+            raise ValueError(f"its input {index} is left out")
+        value = self.inputs[index]
+        if isinstance(value, Node):
+            return value
+        return self.trace.leaves.node(self.names[index], _plain(value), trained=trained)
+
+    def nodes(self) -> list[Node]:
+        """Return all inputs as nodes."""
+        return [self.node(i) for i in range(len(self)) if self.has(i)]
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """Return the shape of an input."""
+        if not self.has(index):
+            raise ValueError(f"its input {index} is left out")
+        return tuple(self.inputs[index].shape)
+
+    def is_known(self, index: int) -> bool:
+        """Whether an input is there and known."""
+        return self.has(index) and not isinstance(self.inputs[index], Node)
+
+    def known(self, index: int) -> Array:
+        """Return a known input; `UnknownValue` if it depends on inputs of the graph."""
+        if not self.has(index):
+            raise ValueError(f"its input {index} is left out")
+        value = self.inputs[index]
+        if isinstance(value, Node):
+            message = f"its input {self.names[index]!r} must be known when a plan is compiled"
+            raise UnknownValue([value], f"{node_name(self.onnx_node)}: {message}")
+        array: Array = value
+        return array
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute, or a default."""
+        return self.attributes.get(name, default)
+
+    def integers(self, name: str, index: int) -> list[int] | None:
+        """Return integers that are an attribute in older opsets, an input in newer ones."""
+        if name in self.attributes:
+            return [int(n) for n in np.ravel(self.attributes[name])]
+        return [int(n) for n in self.known(index).ravel()] if self.has(index) else None
+
+    def number(self, name: str, index: int, default: float | None = None) -> float | None:
+        """Return a number that is an attribute in older opsets, an input in newer ones."""
+        if name in self.attributes:
+            return float(self.attributes[name])
+        return self.known(index).item() if self.has(index) else default
+
+    def axis(self, default: int, index: int = 0, name: str = "axis") -> int:
+        """Return an attribute that is the number of an axis, counted from 0."""
+        axis, ndim = int(self.get(name, default)), len(self.shape(index))
+        if not -ndim <= axis < ndim:
+            raise ValueError(f"{name} = {axis} of a value of {ndim} axes")
+        return axis % ndim
+
+    def refuse(self, message: str) -> NoReturn:
+        """Raise `CheckpointError`, with the name of the node."""
+        self.trace.file.refuse(self.onnx_node, message)
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list) and value and isinstance(value[0], bytes):
+        return [each.decode(errors="replace") for each in value]
+    return value
+
+
+def is_usual(dtype: np.dtype[Any]) -> bool:
+    """Whether a type of elements is one of NumPy's own; those of 8 bits and bfloat16 are not."""
+    return dtype.isbuiltin == 1 and dtype.kind in "fiub" and dtype.itemsize <= 8
+
+
+def _plain(array: Array) -> Array:
+    """Return numbers in a type that NumPy has; bfloat16 and narrower floats become float32."""
+    if is_usual(array.dtype):
+        return array
+    return array.astype(np.float32)
+
+
+class FixedBatch(Exception):
+    """A model that states the size of its batch cannot be followed for another one."""
+
+
+class Trace:
+    """Follows a graph of ONNX from its inputs to its outputs.
+
+    Parameters
+    ----------
+    file : OnnxFile
+    leaves : Leaves
+    batch : pair of int, optional
+        Number of samples that the file states, and of those that are given instead.
+
+    Attributes
+    ----------
+    values : dict of str to Value
+        All values of the main graph.
+    ranges : list of (Node, int, int)
+        Inputs that are indices, with the least and the largest that there may be.
+    """
+
+    def __init__(
+        self, file: OnnxFile, leaves: Leaves, batch: tuple[int, int] | None = None
+    ) -> None:
+        self.file = file
+        self.leaves = leaves
+        self.batch = batch
+        self.values: dict[str, Any] = {}
+        self.ranges: list[tuple[Node, int, int]] = []
+        self.depth = 0
+
+    def for_batch(self, x: Node, shape: Sequence[int]) -> list[int]:
+        """Return a shape of the file for the number of samples at hand, along the first axis."""
+        stated, given = self.batch or (1, 1)
+        if stated == given or -1 in shape or math.prod(shape) == x.size:
+            return list(shape)
+        if x.shape[:1] != (given,) or list(shape[:1]) != [stated]:
+            raise FixedBatch
+        return [given, *shape[1:]]
+
+    def graph(
+        self, graph: Any, given: Mapping[str, Any], outer: Mapping[str, Any] | None = None
+    ) -> list[Value]:
+        """Return the outputs of a graph.
+
+        Parameters
+        ----------
+        graph : GraphProto
+        given : mapping of str to Value
+            Its inputs.
+        outer : mapping of str to Value, optional
+            Values around it, where it is an attribute of a node.
+        """
+        if self.depth > DEEPEST:
+            raise CheckpointError(f"{self.file.path}: graphs in graphs, more than {DEEPEST} deep")
+        self.depth += 1
+        tensors = self.file.arrays(graph)
+        self.leaves.of_file |= {id(each): each for each in tensors.values()}
+        values = {**(outer or {}), **tensors, **given}
+        for node in needed(graph):
+            self.follow(node, values)
+        self.depth -= 1
+        if not self.depth:
+            self.values = values
+        for each in graph.output:
+            if each.name not in values:
+                message = f"its output {each.name!r} is nothing that is computed"
+                raise CheckpointError(f"{self.file.path}: {message}")
+        return [values[each.name] for each in graph.output]
+
+    def follow(self, node: Any, values: dict[str, Any]) -> None:
+        """Add the results of a node to `values`, in which those of its inputs stand."""
+        if node.domain not in DOMAINS:
+            self.file.refuse(node, "no operator of ONNX itself, and only those are read")
+        missing = next((name for name in node.input if name and name not in values), None)
+        if missing is not None:
+            self.file.refuse(node, f"its input {missing!r} is nothing that is computed before it")
+        inputs = [values[name] if name else None for name in node.input]
+        call = Call(self, node, inputs, values)
+        try:
+            results = self._results(call)
+        except (CheckpointError, FixedBatch, UnknownValue):
+            raise
+        except DnnError as error:
+            self.file.refuse(node, str(error))
+        except WRONG as error:
+            self.file.refuse(node, f"its inputs or attributes do not fit: {error}")
+        several = results if isinstance(results, tuple | list) else (results,)
+        for name, result in zip(node.output, several, strict=False):
+            if name and result is not None:
+                values[name] = result
+
+    def _results(self, call: Call) -> Any:
+        kind = call.onnx_node.op_type
+        if kind in _ALWAYS:
+            return OPERATORS[kind](call)
+        if kind == "Constant":
+            return self._constant(call)
+        if any(isinstance(x, Node) for x in call.inputs):
+            function = OPERATORS.get(kind)
+            return self._unknown(call) if function is None else function(call)
+        if kind in ("Identity", "Dropout"):
+            return call.inputs[0]
+        return self._folded(call)
+
+    def _unknown(self, call: Call) -> NoReturn:
+        """Refuse a node; if its inputs can be known, it may be computed when a plan is compiled."""
+        message = "this operator is not supported"
+        computed = [x for x in call.inputs if isinstance(x, Node)]
+        if computed and call.onnx_node.op_type in _ONLY_KNOWN:
+            raise UnknownValue(computed, f"{node_name(call.onnx_node)}: {message}")
+        call.refuse(message)
+
+    def _constant(self, call: Call) -> Value:
+        ((name, value),) = call.attributes.items()
+        if name == "value":
+            tensor = self.file.value(value)
+            self.leaves.of_file[id(tensor)] = tensor
+            return tensor
+        kinds = {"value_float": "f4", "value_floats": "f4", "value_int": "i8", "value_ints": "i8"}
+        if name not in kinds:
+            call.refuse(f"a constant by {name!r} is not read")
+        return np.array(value, kinds[name])
+
+    def _folded(self, call: Call) -> Any:
+        """Compute a node whose inputs are all known."""
+        node, file = call.onnx_node, self.file
+        kind = node.op_type
+        if kind.startswith(_RANDOM):
+            call.refuse("random numbers are not supported")
+        if kind in _SIZED and math.prod(call.known(_SIZED[kind]).tolist()) > LARGEST_KNOWN:
+            call.refuse(f"a value of more than {LARGEST_KNOWN} elements")
+        ops = importlib.import_module("onnx.reference.ops")
+        try:
+            function = ops.load_op("", kind, file.opset)
+        except Exception:  # it raises errors of its own for operators that it does not know
+            self._unknown(call)
+        opsets = {"": file.opset, **file.opsets}
+        settings = {"log": _silent, "opsets": opsets, "verbose": 0, "new_ops": None}
+        try:
+            with np.errstate(all="ignore"):
+                results = function(node, settings).run(*call.inputs)
+        except Exception as error:  # of the library, for anything that does not fit
+            call.refuse(f"it cannot be computed: {error}")
+        arrays = tuple(None if each is None else np.asarray(each) for each in results)
+        of_file = self.leaves.of_file
+        if kind not in _REPEATING and any(id(each) in of_file for each in call.inputs):
+            of_file |= {id(each): each for each in arrays if each is not None}
+        return arrays
+
+
+def _silent(*_: object) -> None:
+    """Log nothing."""
+
+
+def needed(graph: Any) -> list[Any]:
+    """Return the nodes of a graph on which its outputs depend, in order."""
+    wanted = {each.name for each in graph.output}
+    found = []
+    for node in reversed(graph.node):
+        if wanted.intersection(node.output):
+            found.append(node)
+            wanted.update(read_names(node))
+    return found[::-1]
+
+
+def read_names(node: Any) -> set[str]:
+    """Return the names of values that a node reads, in graphs among its attributes too."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            names |= {each.name for each in graph.output}
+            names |= {name for inner in graph.node for name in read_names(inner)}
+    return names
