@@ -34,6 +34,7 @@ from .tabular import (
     augmentations_of,
     is_table,
     known_shape,
+    known_task,
     place_of_data,
 )
 from .trial_plan import WATCHED, TrialPlan
@@ -257,6 +258,13 @@ class TrainerOptions(BaseModel):
         if self.layers is not None:
             self._check_layers(self.layers)
         assert self.dataset is not None
+        task = known_task({"dataset": self.dataset, "reading": self.reading.given})
+        if self.class_weight is not None and task not in ("classification", None):
+            text = f"weights are of classes, and {self.dataset} is for {task}"
+            remedy = 'labels are weighted by class_weight = "balanced" in the space'
+            raise self._problem_of(
+                "class_weight", text, remedy if task == "multilabel" else "leave it out"
+            )
         self._check_columns(self.dataset)
         self._check_place(self.dataset, info)
         return self

@@ -26,6 +26,7 @@ from .splits import (
     means,
     prepared,
     strata_of,
+    training_weights,
 )
 
 __all__ = [
@@ -50,4 +51,5 @@ __all__ = [
     "oddities",
     "prepared",
     "strata_of",
+    "training_weights",
 ]
