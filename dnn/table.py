@@ -214,7 +214,10 @@ def iterate_rows(path: str | PathLike[str], delimiter: str) -> Iterator[Row]:
                 line = reader.line_num
     except csv.Error as error:
         raise DataError(f"{path}, line {line + 1}: cannot be read: {error}") from error
-    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
+    except UnicodeDecodeError as error:
+        remedy = f"it is not in UTF-8: iconv -f WINDOWS-1252 -t UTF-8 {Path(path).name}, for one"
+        raise DataError(f"{path}: cannot be read: {error} ({remedy})") from error
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 

@@ -33,6 +33,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from diel.errors import PluginError
 
+from .evaluation import TAKES
 from .hyperparameters import (
     Hyperparameters,
     layers_of,
@@ -46,7 +47,7 @@ from .parallel import Parallel
 from .problems import at, meant, problem, with_remedies
 from .space import Space, SpaceError, parse_dimension
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known
-from .tabular import TAKES, DataShape, is_table, known_shape, known_task
+from .tabular import DataShape, is_table, known_shape, known_task
 from .trial import METRICS, metrics_of_task
 from .trial_plan import more_metrics
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from diel import OneOf
 from dnn import catalogue
 
+from .evaluation.by_column import SPLIT_COLUMNS, rows_by_column
 from .problems import meant, problem
 
 if TYPE_CHECKING:
@@ -166,14 +167,6 @@ def known_task(options: Mapping[str, Any]) -> str | None:
     return known
 
 
-TAKES: Final[Mapping[str, str]] = {
-    "classification": "classes",
-    "regression": "values",
-    "multilabel": "labels",
-}
-"""What the targets of a task are, as `dnn.Loss.takes` has it."""
-
-
 def is_table(dataset: object) -> bool:
     """Whether a data set is known to be no images."""
     return dataset in SETS and SETS[str(dataset)].is_table
@@ -237,16 +230,18 @@ _OPTIONS = {"dataset": "digits", "path": None, "validation_fraction": 0.2, "spli
 def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Dataset]:
     """Return training and validation rows, loaded once for equal options.
 
-    The options are ``dataset``, ``path`` (relative to the workflow file's folder),
-    ``reading``, ``validation_fraction``, ``split_seed``, ``impute``, ``encode`` and
-    ``standardise``, as those of `modules.trainer`; others are ignored.
+    The options are ``dataset``, ``path`` (relative to the workflow file's folder), ``reading``,
+    ``validation_fraction``, ``split_seed``, ``groups``, ``time``, ``split``, ``impute``, ``encode``
+    and ``standardise``, as those of `modules.trainer`; others are ignored. Rows that a split calls
+    test are in neither part.
     """
     dataset, path, fraction, seed = (options.get(name, _OPTIONS[name]) for name in _OPTIONS)
     place = None if path is None else place_of_data(path, folder)
+    by_column = {name: options[name] for name in SPLIT_COLUMNS if options.get(name)}
     reading = ReadingOptions.model_validate(options.get("reading", {}))
-    text = reading.model_dump_json(exclude_unset=True)
+    text = reading.with_beside(by_column.values()).model_dump_json(exclude_unset=True)
     ways = json.dumps([options.get(name) for name in ("impute", "encode", "standardise")])
-    return _load(dataset, place, text, float(fraction), int(seed), ways)
+    return _load(dataset, place, text, float(fraction), int(seed), ways, (*by_column.items(),))
 
 
 def metrics_of(predicted: Any, validation: Dataset) -> dict[str, Any]:
@@ -284,12 +279,23 @@ def place_of_data(path: str, folder: Path) -> Path:
 
 @lru_cache(maxsize=2)
 def _load(
-    dataset: str, place: Path | None, reading: str, fraction: float, seed: int, ways: str
+    dataset: str,
+    place: Path | None,
+    reading: str,
+    fraction: float,
+    seed: int,
+    ways: str,
+    by_column: tuple[tuple[str, str], ...],
 ) -> tuple[Dataset, Dataset]:
     from dnn import encode, impute, load_dataset, standardise, train_validation_split
 
     given = ReadingOptions.model_validate_json(reading).given
-    parts = train_validation_split(load_dataset(dataset, place, **given), fraction, seed)
+    data = load_dataset(dataset, place, **given)
+    if by_column:
+        train, test = rows_by_column(data.strata, data.beside, by_column, fraction, seed)
+        parts = data.take(train), data.take(test)
+    else:
+        parts = train_validation_split(data, fraction, seed)
     # What is learned from rows is learned from the training rows only.
     impute_by, encode_by, standardise_by = json.loads(ways)
     encoded = encode(*impute(*parts, by=impute_by), by=encode_by)

@@ -55,7 +55,7 @@ _OF_TABULAR = ("modules.sklearn_trainer:train", "modules.torch_trainer:train")
 """Functions that come with diel, whose options are those of `modules.tabular.load_split`."""
 _OF_SPLIT = (
     *("dataset", "path", "reading", "validation_fraction", "split_seed"),
-    *("impute", "encode", "standardise"),
+    *("groups", "time", "split", "impute", "encode", "standardise"),
 )
 
 

@@ -37,6 +37,7 @@ PARTS = {
     "tomlkit": ("composing workflow files on the page", ""),
     "pandas": ("results as its frames", ""),
     "polars": ("results as its frames", ""),
+    "pyarrow": ("tables in Parquet files", ""),
     "optuna": ("its samplers for sweeps", ""),
     "cupy-cuda13x": ("GPUs", "networks train on the CPU"),
 }

@@ -17,7 +17,7 @@ import datetime
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +25,16 @@ import numpy as np
 from dnn.backend import Array
 from dnn.table import number_of
 
-__all__ = ["KINDS", "TRUTHS", "Column", "TextCells", "WrongCell", "coded_array", "plain_text"]
+__all__ = [
+    "KINDS",
+    "TRUTHS",
+    "Column",
+    "TextCells",
+    "Wanted",
+    "WrongCell",
+    "coded_array",
+    "plain_text",
+]
 
 KINDS: Final = ("number", "category", "boolean", "date")
 
@@ -38,6 +47,7 @@ _DATE: Final = re.compile(
 )
 _FRACTION: Final = re.compile(r"\.(\d{1,6})\d*")
 _OTHER_DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[T ].*)?")
+_WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _LARGEST: Final = float(np.finfo(np.float32).max)
@@ -94,11 +104,9 @@ def shown(cell: str) -> str:
 
 
 def plain_text(cell: str) -> str:
-    """Return a category as lists of them have it: ``"1"`` for ``"1.0"``."""
-    number = number_of(cell)
-    if number is None or not math.isfinite(number) or number % 1:
-        return cell
-    return str(int(number))
+    """Return a category as lists of them have it: ``"1"`` for ``"1.0"``, and ``"01"`` as it is."""
+    found = _WHOLE.fullmatch(cell)
+    return found[1] if found else cell
 
 
 def _order(category: str) -> tuple[bool, float, str]:
@@ -127,43 +135,49 @@ def _quoted(text: str) -> str:
     return '"' + (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...") + '"'
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """As what a column is to be read.
+
+    Attributes
+    ----------
+    kind : str, optional
+        By default numbers are numbers, other texts what they can be read as: booleans, dates or
+        else categories. ``"label"``: numbers are numbers, and all other texts categories.
+    date_format : str
+        As of `datetime.strptime`; ISO 8601 if empty.
+    problem : function of (str, str)
+        From the name of the column and a cell that should be a number to what is wrong with it.
+    """
+
+    kind: str | None = None
+    date_format: str = ""
+    problem: Callable[[str, str], str] = problem_of_number
+
+
 class TextCells:
     """Codes the cells of a column that are texts, block by block.
 
     Parameters
     ----------
     name : str
+    wanted : Wanted
     missing : collection of str
         Texts that stand for a missing cell.
-    kind : str, optional
-        By default numbers are numbers, other texts what they can be read as: booleans, dates or
-        else categories. ``"label"``: numbers are numbers, and all other texts categories.
-    date_format : str
-        As of `datetime.strptime`; ISO 8601 if empty.
     decimal : str
         What stands before the decimals of numbers.
-    problem : function of (str, str), optional
-        From the name of the column and a cell that should be a number to what is wrong with it.
     """
 
     def __init__(
-        self,
-        name: str,
-        missing: Collection[str] = (),
-        kind: str | None = None,
-        date_format: str = "",
-        problem: Callable[[str, str], str] = problem_of_number,
-        decimal: str = ".",
+        self, name: str, wanted: Wanted, missing: Collection[str] = (), decimal: str = "."
     ) -> None:
         self.name = name
         self._decimal = decimal
         self._missing = frozenset(missing)
         self._marks_are_texts = all(number_of(mark) is None for mark in self._missing)
-        self._kind = kind
+        self._kind, self._format, self._problem = wanted.kind, wanted.date_format, wanted.problem
         # None until a cell that is not missing has been seen.
-        self._are_texts = None if kind in (None, "label") else kind != "number"
-        self._format = date_format
-        self._problem = problem
+        self._are_texts = None if self._kind in (None, "label") else self._kind != "number"
         self._codes: dict[str, int] = {}
         self._parts: list[Array] = []
         self._rows = 0
@@ -332,21 +346,16 @@ _ABSENT: Final = "\0absent"
 """In place of a cell that a frame or an array marks as missing."""
 
 
-def coded_array(
-    name: str,
-    given: Any,
-    missing: Collection[str] = (),
-    kind: str | None = None,
-    date_format: str = "",
-    problem: Callable[[str, str], str] = problem_of_number,
-) -> Column:
+def coded_array(name: str, given: Any, wanted: Wanted, missing: Collection[str] = ()) -> Column:
     """Return a column of a frame or of a mapping: an array, a list or a series.
 
     The parameters are those of `TextCells`. A `WrongCell` if a cell is not of the column's kind, a
     ValueError if the column is no vector.
     """
+    kind = wanted.kind
     if kind is None and hasattr(getattr(given, "dtype", None), "categories"):  # of pandas
         kind = "category"
+        wanted = replace(wanted, kind=kind)
     array = np.asarray(given)
     if array.ndim != 1:
         raise ValueError(f"column {name!r} has the shape {array.shape}, and is to be a vector")
@@ -363,7 +372,7 @@ def coded_array(
     if of in "iuf" and kind == "boolean" and np.isin(array[~_is_nan(array)], (0, 1)).all():
         return Column(name, kind, array.astype(np.float64))
     cells = [_text_of(name, row, cell) for row, cell in enumerate(array.tolist())]
-    coder = TextCells(name, {*missing, _ABSENT}, kind, date_format, problem)
+    coder = TextCells(name, wanted, {*missing, _ABSENT})
     coder.add(cells)
     return coder.finish()
 

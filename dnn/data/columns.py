@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from dnn.backend import Array
-from dnn.data.cells import KINDS, TRUTHS, Column, plain_text, recoded
-from dnn.data.sources import TextSource, Wanted, open_table
+from dnn.data.cells import KINDS, TRUTHS, Column, Wanted, plain_text, recoded
+from dnn.data.sources import TextSource, open_table
 from dnn.errors import DataError
 from dnn.table import number_of
 
@@ -176,9 +176,12 @@ class Columns:
 
     def class_of(self, text: str) -> int | None:
         """Return the class of a label as a file has it; None if it is none."""
-        if self.labels:
-            return self.labels.get(plain_text(text.strip()))
         number = number_of(text)
+        if self.labels:
+            known = self.labels.get(plain_text(text.strip()))
+            if known is None and number is not None and number % 1 == 0:
+                known = self.labels.get(str(int(number)))
+            return known
         return int(number) if number is not None and number >= 0 and number % 1 == 0 else None
 
 

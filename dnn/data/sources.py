@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from os import PathLike
@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from dnn.backend import Array
-from dnn.data.cells import Column, TextCells, WrongCell, coded_array, problem_of_number
+from dnn.data.cells import Column, TextCells, Wanted, WrongCell, coded_array
 from dnn.errors import DataError, MissingDependencyError
 from dnn.table import (
     Row,
@@ -31,22 +31,13 @@ from dnn.table import (
     number_of,
 )
 
-__all__ = ["Source", "TextSource", "Wanted", "open_table"]
+__all__ = ["Source", "TextSource", "open_table"]
 
 _BLOCK: Final = 4096
 """Rows of text that are held at a time."""
 _DELIMITERS: Final = ",;\t|"
 _QUOTED: Final = re.compile('"[^"]*"')
 _OF_TABS: Final = (".tsv", ".tab")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """As what a column is to be read: arguments of `dnn.data.cells.TextCells`."""
-
-    kind: str | None = None
-    date_format: str = ""
-    problem: Callable[[str, str], str] = problem_of_number
 
 
 @dataclass(eq=False)
@@ -127,14 +118,7 @@ class TextSource(Source):
     def read(self, wanted: Mapping[int, Wanted]) -> list[Column]:
         """Return columns; a file is read once."""
         coders = {
-            at: TextCells(
-                self.names[at],
-                self._missing,
-                each.kind,
-                each.date_format,
-                each.problem,
-                self._decimal,
-            )
+            at: TextCells(self.names[at], each, self._missing, self._decimal)
             for at, each in wanted.items()
         }
         lines: list[Array] = []
@@ -195,17 +179,12 @@ class _ArraySource(Source):
             name = self.names[at]
             given = self._columns[name]
             try:
-                found.append(
-                    coded_array(
-                        name, given, self._missing, each.kind, each.date_format, each.problem
-                    )
-                )
+                found.append(coded_array(name, given, each, self._missing))
             except WrongCell as error:
                 place = f"{self.place(error.row)}, column {name!r}"
                 raise DataError(f"{place}: {error.problem}") from None
             except ValueError as error:
-                shape = f"{self.where}: columns are vectors of one length"
-                raise DataError(f"{shape}: {error}") from None
+                raise DataError(f"{self.where}: {error}") from None
         lengths = {len(column.values) for column in found}
         if len(lengths) > 1:
             shapes = ", ".join(f"{each.name!r} of {len(each.values)}" for each in found[:8])
@@ -337,12 +316,31 @@ def _of_parquet(path: Path) -> Mapping[str, Any]:
             f"{path}: Parquet is read by pyarrow, which is not installed: "
             'pip install "diel[tables]"'
         ) from error
-    try:
-        table = parquet.read_table(path)
-        columns = {name: table[name] for name in table.column_names}
-        return {name: _of_arrow(column) for name, column in columns.items()}
-    except (OSError, ValueError, NotImplementedError) as error:  # errors of pyarrow are such
-        raise DataError(f"{path}: cannot be read: {error}") from error
+    return _Parquet(path, parquet)
+
+
+class _Parquet(Mapping[str, Any]):
+    """The columns of a Parquet file, each read when it is asked for."""
+
+    def __init__(self, path: Path, parquet: Any) -> None:
+        self._path = path
+        try:
+            self._file = parquet.ParquetFile(path)
+        except (OSError, ValueError) as error:  # errors of pyarrow are such
+            raise DataError(f"{path}: cannot be read: {error}") from error
+        self._names = self._file.schema_arrow.names
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return _of_arrow(self._file.read([name])[name])
+        except (OSError, ValueError, NotImplementedError) as error:
+            raise DataError(f"{self._path}, column {name!r}: cannot be read: {error}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _of_arrow(column: Any) -> Any:

@@ -18,11 +18,11 @@ import numpy as np
 
 from dnn.arrays import narrowed
 from dnn.backend import Array
-from dnn.data.cells import Column, problem_of_number, shown
+from dnn.data.cells import Column, Wanted, problem_of_number, shown
 from dnn.data.columns import TIME, Columns
 from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
-from dnn.data.sources import Source, Wanted, open_table
+from dnn.data.sources import Source, open_table
 from dnn.errors import ConfigurationError, DataError, LabelError, explains_arguments
 from dnn.table import missing_marks, number_of
 

@@ -12,10 +12,11 @@ trial with an honest estimate.
 """
 
 from .bias import BiasReport, SelectionBias, luck
+from .by_column import SPLIT_COLUMNS
 from .folds import EvaluationError, Fold, NestedFold, holdout, k_fold, nested_folds
 from .oddities import oddities
 from .splits import (
-    SPLIT_COLUMNS,
+    TAKES,
     Evaluated,
     EvaluationOptions,
     PreparedSplits,
@@ -31,6 +32,7 @@ from .splits import (
 
 __all__ = [
     "SPLIT_COLUMNS",
+    "TAKES",
     "BiasReport",
     "Evaluated",
     "EvaluationError",

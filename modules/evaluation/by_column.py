@@ -6,6 +6,7 @@ together (several of one patient), or new ones come later, they promise too much
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from .folds import EvaluationError, Fold, NestedFold, Rows, fold_of, generator_of
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
+
+SPLIT_COLUMNS: Final[Mapping[str, str]] = {
+    "groups": "a column of the table: rows in which it is equal, as of one patient, stay together",
+    "time": "a column of the table, numbers or dates: rows are trained on that are earlier than "
+    "those that are scored",
+    "split": "a column of the table that says train, validation or test; test rows score what was "
+    "chosen by validation rows",
+}
+"""Options that name a column by which rows are split, and what each means."""
 
 _PARTS: Final = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -222,6 +232,37 @@ def folds_by_word(words: Array, name: str) -> list[Fold]:
         return [Fold(train, validation if validation.size else test)]
     rest = np.flatnonzero(part != "test")
     return [NestedFold(rest, test, (Fold(train, validation),))]
+
+
+def rows_by_column(
+    strata: Array | None,
+    beside: Mapping[str, Array],
+    by_column: Sequence[tuple[str, str]],
+    fraction: float,
+    seed: int,
+) -> tuple[Rows, Rows]:
+    """Return the rows of a single split, to train on and to score.
+
+    `by_column` is one option of `SPLIT_COLUMNS` with its column, which is among `beside`. An
+    `EvaluationError` if they are several, or the column cannot split.
+    """
+    import numpy as np
+
+    if len(by_column) > 1:
+        given = " and ".join(option for option, _ in by_column)
+        raise EvaluationError(f"{given}: rows are split by one column")
+    ((option, name),) = by_column
+    column = beside[name]
+    if option == "time":
+        fold = holdout_by_time(column, name, fraction)
+    elif option == "groups":
+        classes = np.zeros(len(column), np.intp) if strata is None else strata
+        fold = grouped_holdout(classes, column, name, fraction, seed, True)
+    else:
+        (fold,) = folds_by_word(column, name)
+        if isinstance(fold, NestedFold):
+            (fold,) = fold.inner
+    return fold.train, fold.test
 
 
 def _refuse_missing(column: Array, name: str) -> None:

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..problems import problem
-from ..tabular import TAKES
 from .by_column import (
+    SPLIT_COLUMNS,
     folds_by_time,
     folds_by_word,
     grouped_folds,
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from dnn import Augmentation, Dataset
 
 ClassWeight: TypeAlias = "Literal['balanced'] | Mapping[str, float]"
+TAKES: Final[Mapping[str, str]] = {
+    "classification": "classes",
+    "regression": "values",
+    "multilabel": "labels",
+}
+"""What the targets of a task are, as `dnn.Loss.takes` has it."""
 _SHOWN: Final = 8
 """Most labels that a remark names."""
 
@@ -46,16 +52,6 @@ _ONLY = {
     "inner_folds": ("nested",),
     "repeats": ("k_fold", "nested"),
 }
-
-
-SPLIT_COLUMNS: Final[Mapping[str, str]] = {
-    "groups": "a column of the table: rows in which it is equal, as of one patient, stay together",
-    "time": "a column of the table, numbers or dates: rows are trained on that are earlier than "
-    "those that are scored",
-    "split": "a column of the table that says train, validation or test; test rows score what was "
-    "chosen by validation rows",
-}
-"""Options that name a column by which rows are split, and what each means."""
 
 
 class EvaluationOptions(BaseModel):
@@ -411,7 +407,6 @@ class PreparedSplits:
         self.jobs = tuple(jobs)
         self._data = data
         self._ways = (standardise_by, impute_by, encode_by)
-        self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
         self._kept: dict[int, SplitData] = {}
         self._are_counts = False
 
@@ -434,7 +429,10 @@ class PreparedSplits:
         data = self._kept.get(number)
         if data is None:
             data = self._split(self.jobs[number])
-            if self._keeps:
+            # Columns of 0 and 1 may take many times what the codes of categories take.
+            wider = data.features / self._data.features
+            all_bytes = len(self.jobs) * self._data.x.nbytes * wider
+            if all_bytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1:
                 self._kept[number] = data
         return data
 

@@ -61,10 +61,10 @@ LAYERS = {
     "modules": """
         attributes problems
         layer_list
-        hyperparameters parallel pareto predictions space tabular trial
+        hyperparameters parallel pareto predictions space trial
         objective strategies
         evaluation
-        trial_plan
+        tabular trial_plan
         options report
         search
         sweep

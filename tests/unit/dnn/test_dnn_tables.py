@@ -377,3 +377,13 @@ def test_empty_cells_of_new_rows_are_missing_where_a_table_of_arrays_had_such(
     whole = dnn.load_table({"a": [1.0, 2.0], "b": ["x", "y"], "y": [0, 1]})
     with pytest.raises(DataError, match=r"column .b.: the cell is empty .the network was"):
         read_rows(written(tmp_path, "a,b\n1,x\n2,\n"), whole.columns, 2)
+
+
+def test_categories_keep_their_zeros_and_other_encodings_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "zip,y\n01234,0\n1234,1\n")
+    data = dnn.load_csv(path, categories=["zip"])
+    assert data.columns is not None
+    assert data.columns.categories == {"zip": ("01234", "1234")}
+    path.write_bytes("größe,y\n1,0\n".encode("latin-1"))
+    with pytest.raises(DataError, match="not in UTF-8: iconv -f WINDOWS-1252"):
+        dnn.load_csv(path)

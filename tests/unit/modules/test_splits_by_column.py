@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from modules import trainer
 from modules.evaluation import EvaluationError, EvaluationOptions, NestedFold, oddities
+from modules.tabular import load_split
 from modules.trial import Trial
 
 DRAW = np.random.default_rng(3)
@@ -172,6 +173,31 @@ def test_a_trainer_splits_by_a_column(
     metrics = train({"hidden": [4], "epochs": 1}, task.report(Trial(0, {}, 1)))
     assert 0 <= metrics["accuracy"] <= 1
     assert train._rounds.describe()[next(iter(option))] == next(iter(option.values()))
+
+
+@pytest.mark.parametrize(
+    ("option", "counts"),
+    [({"groups": "patient"}, (48, 12)), ({"time": "day"}, (48, 12)), ({"split": "part"}, (40, 10))],
+)
+def test_other_estimators_split_alike(
+    option: dict[str, str], counts: tuple[int, int], tmp_path: Path
+) -> None:
+    write(tmp_path)
+    given: dict[str, Any] = {"dataset": "csv", "path": "mine.csv", **option}
+    given["reading"] = {"drop": sorted({"patient", "day", "part"} - {*option.values()})}
+    training, validation = load_split(given, tmp_path)
+    assert (len(training), len(validation)) == counts
+    assert training.columns is not None
+    assert training.columns.features == ("a", "colour")
+    ours = trainer.Options.model_validate(given, context={"folder": tmp_path}).task(tmp_path).load()
+    assert validation.x.tolist() == ours._rounds[0].validation.x.tolist()
+
+
+def test_other_estimators_split_by_one_column(tmp_path: Path) -> None:
+    write(tmp_path)
+    given = {"dataset": "csv", "path": "mine.csv", "groups": "patient", "time": "day"}
+    with pytest.raises(EvaluationError, match="groups and time: rows are split by one column"):
+        load_split(given, tmp_path)
 
 
 @pytest.mark.parametrize(
