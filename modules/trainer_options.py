@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from diel import OneOf, locate_function
-from dnn import catalogue, reading_options
+from dnn import catalogue
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
 from .checkpoints import CheckpointOptions
@@ -37,6 +37,7 @@ from .tabular import (
     known_task,
     place_of_data,
 )
+from .trial import metrics_of_task
 from .trial_plan import WATCHED, TrialPlan
 
 _OF_ROWS = ("validation_fraction", "split_seed", *SPLIT_COLUMNS)
@@ -216,6 +217,13 @@ class TrainerOptions(BaseModel):
                 of = needed.partition(" ")[0]
                 text = f"goes with {of}, which is not given" if of == "patience" else "of one seed"
                 raise self._problem_of(name, text, f"add {needed}, or leave it out")
+        reading = self.reading.given if self.dataset is not None else {}
+        task = known_task({"dataset": self.dataset, "reading": reading})
+        if self.patience is not None and task is not None:
+            known = [name for name in metrics_of_task(task) if name in WATCHED]
+            if self.watch not in known:
+                text = f"is no metric of a {task}"
+                raise self._problem_of("watch", text, f"there are {', '.join(known)}")
         return self
 
     @model_validator(mode="after")
@@ -285,6 +293,8 @@ class TrainerOptions(BaseModel):
 
     def _check_columns(self, dataset: str) -> None:
         """Check that rows are split by one column, of a data set that has columns."""
+        from dnn import reading_options  # imports NumPy
+
         try:
             rows = self.rows
         except ValidationError as error:
