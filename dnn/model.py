@@ -588,7 +588,9 @@ class NeuralNetwork(Networks):
         optimizer: str | Optimizer = "sgd",
         **options: Any,
     ) -> NeuralNetwork:
-        """Make a network from an ONNX model, to predict or to train on.
+        """Make a network from an ONNX model of one input and one output, to predict or to train on.
+
+        A graph that layers cannot express is one layer; `OnnxModel` runs any graph as it is.
 
         Parameters
         ----------
@@ -603,9 +605,9 @@ class NeuralNetwork(Networks):
         Raises
         ------
         CheckpointError
-            If the file cannot be read, or has what layers cannot express; it names the node.
+            If a file cannot be read, or an operator is not supported; it names operator and node.
         ShapeError
-            If its shapes do not fit each other; it names the layer.
+            If its shapes do not fit each other, or its output has not a row for each sample.
         MissingDependencyError
             If onnx is not installed.
         """

@@ -1,10 +1,10 @@
 """Import of ONNX models as layers, as far as layers can express them.
 
-The graph is read as a chain of nodes from its input to its output. Two branches that are added
-become a `Residual`. A branch that is concatenated to its own input becomes a `Concat`, and so do
-several in sequence, each of which has the previous result as input. Other nodes are refused by
-name; `onnx_nodes` has the layer of each kind of node. Tensors are read only from the file itself,
-and nothing in it is executed.
+The graph, in the simple forms of `onnx_simplify`, is read as a chain of nodes from its input to its
+output. Two branches that are added become a `Residual`. A branch that is concatenated to its own
+input becomes a `Concat`, and so do several in sequence, each of which has the previous result as
+input. `onnx_nodes` has the layer of each kind of node. A graph with any other node becomes one
+layer, `OnnxGraph`.
 """
 
 from __future__ import annotations

@@ -392,6 +392,12 @@ def test_a_mean_of_float16_is_added_up_in_float32():
     np.testing.assert_array_equal(slope, np.float16(0.001))
 
 
+def test_floats_become_integers_without_what_is_behind_the_point():
+    x = graph.placeholder((4,), np.float32)
+    (found,) = graph.evaluate([graph.cast(x, np.int64)], {x: [1.7, -1.7, 0.0, 9.0]})
+    assert found.tolist() == [1, -1, 0, 9]
+
+
 def test_one_hot():
     labels = graph.placeholder((4,), np.intp)
     (rows,) = graph.evaluate([graph.one_hot(labels, 3)], {labels: [2, 0, 1, 2]})
