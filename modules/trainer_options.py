@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from diel import OneOf, locate_function
-from dnn import catalogue, reading_options
+from dnn import catalogue
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
 from .checkpoints import CheckpointOptions
@@ -277,6 +277,8 @@ class TrainerOptions(BaseModel):
 
     def _check_columns(self, dataset: str) -> None:
         """Check that rows are split by one column, of a data set that has columns."""
+        from dnn import reading_options  # which imports NumPy
+
         try:
             rows = self.rows
         except ValidationError as error:
