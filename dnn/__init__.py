@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dnn.data.augmentation import *  # noqa: F403
     from dnn.data.dataset import *  # noqa: F403
     from dnn.data.encoding import *  # noqa: F403
+    from dnn.data.image_folder import load_image_folder as load_image_folder
     from dnn.data.images import *  # noqa: F403
     from dnn.data.known_sets import download as download
     from dnn.data.labels import *  # noqa: F403
@@ -73,7 +74,8 @@ _PUBLIC = {
         Dataset batches standardise train_validation_split train_validation_test_split
     """,
     "data.encoding": "encode impute",
-    "data.images": "load_cifar10 load_cifar100 load_image_folder load_npz",
+    "data.image_folder": "load_image_folder",
+    "data.images": "load_cifar10 load_cifar100 load_npz",
     "data.known_sets": "download",
     "data.labels": "class_weights",
     "data.loading": """

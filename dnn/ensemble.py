@@ -242,7 +242,8 @@ class Ensemble(Networks):
         accumulate : int, at least 1
             Both as for `NeuralNetwork.fit`.
         sample_weight : array_like, shape (n,) or (V, n), optional
-            Factor of the loss of each sample, of each version its own or of all alike.
+            Factor of the loss of each sample, of each version its own or of all alike; where a loss
+            takes labels there may be one more axis, with a factor for each label.
         validation_metrics : sequence of str
             As for `NeuralNetwork.fit`.
 

@@ -399,63 +399,17 @@ def ifftn(
     shape: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
 ) -> Array:
-    """Return the inverse of `fftn`; ``.real`` are its real parts.
-
-    Parameters
-    ----------
-    x : Tensor or array
-    shape, axes : sequence of int, optional
-        As for `fftn`.
-
-    Returns
-    -------
-    array of complex
-
-    Raises
-    ------
-    ShapeError
-        As for `fftn`.
-    """
+    """Return the inverse of `fftn`, with the same parameters; ``.real`` are its real parts."""
     return _fourier("ifftn", x, shape, axes)
 
 
 def fft2(x: Tensor | npt.ArrayLike, axes: Sequence[int] = (-2, -1)) -> Array:
-    """Return the discrete Fourier transform of images: along two axes, the last ones.
-
-    Parameters
-    ----------
-    x : Tensor or array, shape (..., n, m)
-    axes : sequence of two int
-
-    Returns
-    -------
-    array of complex
-
-    Raises
-    ------
-    ShapeError
-        As for `fftn`.
-    """
+    """Return `fftn` along two axes, the last ones if left out, as of images."""
     return _fourier("fft2", x, None, axes)
 
 
 def ifft2(x: Tensor | npt.ArrayLike, axes: Sequence[int] = (-2, -1)) -> Array:
-    """Return the inverse of `fft2`; ``.real`` are its real parts.
-
-    Parameters
-    ----------
-    x : Tensor or array, shape (..., n, m)
-    axes : sequence of two int
-
-    Returns
-    -------
-    array of complex
-
-    Raises
-    ------
-    ShapeError
-        As for `fftn`.
-    """
+    """Return the inverse of `fft2`."""
     return _fourier("ifft2", x, None, axes)
 
 

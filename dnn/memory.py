@@ -97,7 +97,7 @@ class MemoryManager:
     dtype : type of elements
         float16, float32 or float64; integers and bool for labels and masks.
     kind : str or MemoryKind
-        ``"host"``, ``"device"``, ``"managed"`` or ``"cuda_managed"``.
+        ``"host"``, ``"device"``, ``"managed"`` or ``"cuda_managed"``, or one of these in capitals.
     device : str, Device or CudaMemory, optional
         ``"cpu"`` or ``"cuda:0"``. Left out, DEVICE and CUDA_MANAGED take the first GPU, and
         MANAGED does if there is one.

@@ -292,18 +292,18 @@ class Predictions(NamedTuple):
         ``"classification"``, or ``"multilabel"``.
     truth, predicted : array of int64, shape (K, n), or of 0 and 1, shape (K, n, labels)
     probabilities : array, shape (K, n, classes or labels), optional
+    classes : int
+        That there are, of which some may be neither true nor predicted.
     """
 
     task: str
     truth: Array
     predicted: Array
     probabilities: Array | None = None
+    classes: int = 0
 
     def counts(self) -> tuple[Array, Array, Array]:
-        """Return what is rightly predicted, true, and predicted, of each class or label, (K, C)."""
-        if self.task == "multilabel":
-            truth, predicted = self.truth > 0, self.predicted > 0
-            return (truth & predicted).sum(1), truth.sum(1), predicted.sum(1)
+        """Return what is rightly predicted, true, and predicted, of each class, (K, classes)."""
         counts = confusion(self.truth, self.predicted)
         return np.diagonal(counts, axis1=1, axis2=2), counts.sum(-1), counts.sum(-2)
 
@@ -326,26 +326,22 @@ def balanced_accuracy(given: Predictions) -> Array:
 
 
 def f1(given: Predictions) -> Array:
-    """Return F1 of class 1 where there are no others but 0, else the mean over all classes."""
-    right, true, predicted = given.counts()
-    if right.shape[-1] > 2:
+    """Return F1 of class 1 where there are no others but 0, else `macro_f1`."""
+    if given.classes > 2:
         return macro_f1(given)
-    if right.shape[-1] == 1:
-        return np.zeros(len(right))
-    return _ratio(2.0 * right, true + predicted)[:, 1]
+    truth, predicted = given.truth == 1, given.predicted == 1
+    return _ratio(2.0 * (truth & predicted).sum(-1), truth.sum(-1) + predicted.sum(-1))
 
 
 def macro_f1(given: Predictions) -> Array:
-    """Return the mean of F1 over classes that are there or predicted; of labels, over all."""
+    """Return the mean of F1 over classes that are there or predicted."""
     right, true, predicted = given.counts()
     either = true + predicted
-    return _mean_over_classes(
-        _ratio(2.0 * right, either), (either > 0) | (given.task == "multilabel")
-    )
+    return _mean_over_classes(_ratio(2.0 * right, either), either > 0)
 
 
 def micro_f1(given: Predictions) -> Array:
-    """Return F1 of the counts of all classes or labels together."""
+    """Return F1 of the counts of all classes together."""
     right, true, predicted = (counts.sum(-1) for counts in given.counts())
     return _ratio(2.0 * right, true + predicted)
 

@@ -232,8 +232,8 @@ class NeuralNetwork(Networks):
         class_weight : mapping of class to float, or "balanced", optional
             Factor of the losses of samples of each class; see `dnn.class_weights`.
         sample_weight : array_like, shape (n,), optional
-            Factor of the loss of each sample. Batches are averaged over their number of samples,
-            not over the sum of weights.
+            Factor of the loss of each sample, or (n, labels) of each of several labels. Batches are
+            averaged over their number of samples, not over the sum of weights.
         progress : bool, optional
             Show a progress bar; by default at a terminal only.
         resident : bool, optional

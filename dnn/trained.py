@@ -24,6 +24,8 @@ from dnn.arrays import array_of
 from dnn.backend import Array
 from dnn.data.columns import Columns, NewRows, read_rows
 from dnn.data.dataset import Dataset
+from dnn.data.image_folder import read_images
+from dnn.data.image_reading import ImageReading
 from dnn.data.preparation import Brightness, Step, prepared, step_of
 from dnn.data.targets import TASKS, TargetScale, checked_labels, checked_values
 from dnn.errors import (
@@ -85,10 +87,10 @@ class TrainedModel:
     """A trained network that takes raw samples; made by `load`.
 
     Raw samples are such as `load_dataset`, or whatever made the `Dataset` of the training,
-    returned: an array of shape (n, features), or of images or sequences; the path of a CSV file; a
-    mapping of columns or a data frame; or a `Dataset`. Columns with names are found by name, in any
-    order. Methods that take them raise `ShapeError` if samples have another number of values, and
-    `DataError` if a column is missing, or a cell is no finite number.
+    returned: an array of shape (n, features), or of images or sequences; the path of a CSV file, or
+    of images; a mapping of columns or a data frame; or a `Dataset`. Columns with names are found by
+    name, in any order. Methods that take them raise `ShapeError` if samples have another number of
+    values, and `DataError` if a column is missing, or a cell is no finite number.
 
     Parameters
     ----------
@@ -109,10 +111,12 @@ class TrainedModel:
         By what the targets of the training were scaled.
     provenance, about : mapping, optional
         Where the model comes from: run, trial, parameters, score; versions and date.
+    reading : ImageReading, optional
+        How files of images are read.
 
     Attributes
     ----------
-    network, preparation, columns, scale, provenance, about
+    network, preparation, columns, scale, provenance, about, reading
         As they were given.
     targets : tuple of str
         As they were given; numbers from 1 where they have no names; empty if the network
@@ -137,8 +141,10 @@ class TrainedModel:
         scale: TargetScale | None = None,
         provenance: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
+        reading: ImageReading | None = None,
     ) -> None:
         self.network = network
+        self.reading = reading
         self.preparation = tuple(preparation)
         self.columns = columns
         self.classes: tuple[str | int, ...] = ()
@@ -166,6 +172,8 @@ class TrainedModel:
     def _read(self, rows: Any, delimiter: str | None = None) -> NewRows | Dataset:
         if isinstance(rows, Dataset):
             return rows
+        if self.reading is not None and isinstance(rows, (str, PathLike)):
+            return read_images(rows, self.reading, self._shape, self.classes)
         if _is_table(rows):
             found = read_rows(rows, self.columns, self._features, delimiter)
             for note in found.notes:
@@ -321,10 +329,11 @@ class TrainedModel:
         """Return the numbers of the classes that the cells of a table name."""
         numbers = {str(name): number for number, name in enumerate(self.classes)}
         found = np.empty(len(labels), np.intp)
+        columns = self.columns if self.reading is None else self.reading.table
         for row, label in enumerate(labels):
             number = numbers.get(label)
-            if self.columns is not None and (self.columns.labels or number is None):
-                number = self.columns.class_of(label)
+            if columns is not None and (columns.labels or number is None):
+                number = columns.class_of(label)
             if number is None or not 0 <= number < len(self.classes):
                 known = ", ".join(map(str, self.classes[:8]))
                 place = f"row {row}" if rows is None else rows.place(row)
@@ -335,7 +344,7 @@ class TrainedModel:
     def predict_file(
         self, path: str | PathLike[str], *, delimiter: str | None = None
     ) -> Prediction:
-        """Return predictions for the rows of a CSV file; and metrics, if they have labels.
+        """Return predictions for the rows of a CSV file, or images; metrics, if they have labels.
 
         Parameters
         ----------
@@ -347,7 +356,10 @@ class TrainedModel:
         -------
         Prediction
         """
-        rows = read_rows(str(path), self.columns, self._features, delimiter)
+        if self.reading is not None:
+            rows = read_images(path, self.reading, self._shape, self.classes)
+        else:
+            rows = read_rows(str(path), self.columns, self._features, delimiter)
         x = self._prepared(rows)
         metrics: dict[str, float] = {}
         notes = list(rows.notes)
@@ -613,6 +625,8 @@ def _model_of(
             "class_names": class_names,
             "columns": None if columns is None else Columns.from_json(columns),
         }
+        if data.get("reading") is not None:
+            known["reading"] = ImageReading.from_json(data["reading"])
         if (task := data.get("task")) is not None:
             known |= _targets_of(task, data["targets"], data["scale"], network)
     if not isinstance(model["versions"], dict) or not isinstance(model["provenance"], dict):

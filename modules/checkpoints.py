@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -89,17 +89,10 @@ class Going:
     rule: Mapping[str, Any] | None
     """The state of the rule of patience: `best`, `best_epoch` and `waited`."""
 
-    def apply(self, rule: EarlyStopping | None, snapshot: Callable[[], dict[str, Any]]) -> None:
-        """Have a rule of patience go on; `snapshot` is that of the network that goes on."""
-        if rule is None or self.rule is None:
-            return
-        kept = None
-        if self.progress.best:
-            kept = snapshot()
-            for name, array in self.progress.best.items():
-                if name in kept:
-                    kept[name][...] = array
-        rule.go_on(**self.rule, snapshot=kept)
+    def apply(self, rule: EarlyStopping | None, snapshot: dict[str, Any] | None) -> None:
+        """Have a rule of patience go on, with what was kept of the best epoch."""
+        if rule is not None and self.rule is not None:
+            rule.go_on(**self.rule, snapshot=snapshot)
 
 
 class Checkpoints:
@@ -141,10 +134,13 @@ class Checkpoints:
         if data not in self._digests:
             self._digests[data] = _digest_of_rows(data)
         rule = None if plan.patience is None else [plan.watch, plan.min_delta]
+        deviation = data.training.deviation
         about = {
             "point": point_without_epochs(wanted),
             "seed": seed,
             "rows": self._digests[data],
+            "network": [data.features, data.outputs, data.shape, data.embeds, data.in_rows],
+            "targets": [data.takes, None if deviation is None else deviation.tolist()],
             "rule": rule,
             **self._facts,
         }

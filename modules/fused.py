@@ -323,10 +323,10 @@ class FusedTrainings:
         from dnn import resume_training
 
         going = [training.going for training in trainings if training.going is not None]
-        resume_training(networks, [each.progress for each in going])
+        kept = resume_training(networks, [each.progress for each in going])
         for k, (each, curve) in enumerate(zip(going, curves, strict=True)):
             curve += each.reports
-            each.apply(rules[k] if rules else None, partial(networks.snapshot, k))
+            each.apply(rules[k] if rules else None, kept[k])
 
     @property
     def at_once(self) -> int:

@@ -106,6 +106,26 @@ class ReadingOptions(BaseModel):
         default=None, description="image_folder: rows and columns", min_length=2, max_length=2
     )
     grey: bool = Field(default=False, description="image_folder: one channel of brightness")
+    values: Literal["bytes", "floats"] = Field(
+        default="bytes",
+        description="image_folder: bytes, or floats, which keep grey values of 16 bits and floats",
+    )
+    alpha: Literal["drop", "channel"] = Field(
+        default="drop", description="image_folder: transparency is dropped, or a further channel"
+    )
+    background: str | None = Field(
+        default=None,
+        description="image_folder: a colour such as white or #ff8800, on which transparent images "
+        "are laid",
+    )
+    table: str | None = Field(
+        default=None,
+        description="image_folder: a file in it with names of images and their labels or targets, "
+        "in place of a folder for each class",
+    )
+    file: str | int = Field(
+        default=0, description="image_folder: the table's column of names of files"
+    )
     x: str = Field(default="x", description="npz: the array of samples")
     y: str = Field(default="y", description="npz: the array of labels")
     lengths: str | None = Field(

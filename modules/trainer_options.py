@@ -34,8 +34,10 @@ from .tabular import (
     augmentations_of,
     is_table,
     known_shape,
+    known_task,
     place_of_data,
 )
+from .trial import metrics_of_task
 from .trial_plan import WATCHED, TrialPlan
 
 _OF_ROWS = ("validation_fraction", "split_seed", *SPLIT_COLUMNS)
@@ -215,6 +217,13 @@ class TrainerOptions(BaseModel):
                 of = needed.partition(" ")[0]
                 text = f"goes with {of}, which is not given" if of == "patience" else "of one seed"
                 raise self._problem_of(name, text, f"add {needed}, or leave it out")
+        reading = self.reading.given if self.dataset is not None else {}
+        task = known_task({"dataset": self.dataset, "reading": reading})
+        if self.patience is not None and task is not None:
+            known = [name for name in metrics_of_task(task) if name in WATCHED]
+            if self.watch not in known:
+                text = f"is no metric of a {task}"
+                raise self._problem_of("watch", text, f"there are {', '.join(known)}")
         return self
 
     @model_validator(mode="after")
@@ -257,6 +266,13 @@ class TrainerOptions(BaseModel):
         if self.layers is not None:
             self._check_layers(self.layers)
         assert self.dataset is not None
+        task = known_task({"dataset": self.dataset, "reading": self.reading.given})
+        if self.class_weight is not None and task not in ("classification", None):
+            text = f"weights are of classes, and {self.dataset} is for {task}"
+            remedy = 'labels are weighted by class_weight = "balanced" in the space'
+            raise self._problem_of(
+                "class_weight", text, remedy if task == "multilabel" else "leave it out"
+            )
         self._check_columns(self.dataset)
         self._check_place(self.dataset, info)
         return self
@@ -277,7 +293,7 @@ class TrainerOptions(BaseModel):
 
     def _check_columns(self, dataset: str) -> None:
         """Check that rows are split by one column, of a data set that has columns."""
-        from dnn import reading_options  # which imports NumPy
+        from dnn import reading_options  # imports NumPy
 
         try:
             rows = self.rows

@@ -400,8 +400,8 @@ def train(
             if stopped_at is not None:  # before the end of what is kept: trained up to there
                 most, callbacks = stopped_at, callbacks[: rule is not None]
             else:
-                resume_training(model, [going.progress])
-                going.apply(rule, model.snapshot)
+                (best,) = resume_training(model, [going.progress])
+                going.apply(rule, best)
                 reported += going.reports
     with compute.without_warnings():
         model.fit(

@@ -397,8 +397,8 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "data", nargs="?", type=Path, metavar="CSV",
-        help="the raw rows: columns are found by their names, others are not read (default: show "
-        "what the model is)",
+        help="the raw rows: columns are found by their names, others are not read; or an image, a "
+        "folder of images, or a table of them (default: show what the model is)",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, metavar="TABLE",

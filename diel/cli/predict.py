@@ -1,4 +1,4 @@
-"""``diel predict``: the best network of a sweep scores the rows of a CSV file."""
+"""``diel predict``: the best network of a sweep scores the rows of a CSV file, or images."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _rows(
 ) -> Iterator[list[Any]]:
     """Yield the heading and the rows of the table of predictions."""
     rows, values, odds = found.rows, found.values, found.probabilities
-    kept = options.keep_columns
+    kept = options.keep_columns or rows.are_files
     width = len(rows.cells[0])
     names = list(rows.names) or [str(number) for number in range(1, width + 1)]
     if model.classes:

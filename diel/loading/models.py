@@ -28,6 +28,7 @@ class PredictedRows(Protocol):
     cells: Sequence[Sequence[str]]
     labels: Sequence[str] | None
     notes: Sequence[str]
+    are_files: bool
 
 
 class Prediction(Protocol):

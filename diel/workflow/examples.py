@@ -40,7 +40,8 @@ class Example(Frozen):
     text : str
         What it does: the first sentence of the comment at its beginning.
     needs : tuple of Path
-        Files beside it that it names: its modules' code, programs to compile.
+        Files beside it that it names, or in folders that it names: its modules' code, programs to
+        compile, data.
     """
 
     name: str
@@ -89,9 +90,12 @@ def copy_example(example: Example, folder: Path, remedy: str = "choose --to DIR"
         If a file with another content is there, or the folder cannot be written; then nothing has
         been replaced.
     """
-    copies = {folder / file.name: _content(file) for file in (example.file, *example.needs)}
+    top = example.file.parent
+    files = (example.file, *example.needs)
+    copies = {folder / file.relative_to(top): _content(file) for file in files}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for place in {path.parent for path in copies}:
+            place.mkdir(parents=True, exist_ok=True)
         there = {path for path in copies if os.path.lexists(path)}
         for path in there:
             if not path.is_file() or path.read_bytes() != copies[path]:
@@ -118,12 +122,13 @@ def _example(file: Path) -> Example:
     text = file.read_text(encoding="utf-8")
     words = {word for value in _strings(tomllib.loads(text)) for word in (value, *value.split(":"))}
     beside = {Path(word).name for word in words if Path(word).parent == Path() and word}
-    needs = sorted(file.with_name(name) for name in beside if name != file.name)
+    named = sorted(file.with_name(name) for name in beside if name != file.name)
+    inside = (path for each in named if each.is_dir() for path in sorted(each.iterdir()))
     return Example(
         name=file.stem,
         file=file,
         text=_first_sentence(text),
-        needs=tuple(path for path in needs if path.is_file()),
+        needs=tuple(path for path in (*named, *inside) if path.is_file()),
     )
 
 

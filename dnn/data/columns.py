@@ -202,6 +202,8 @@ class NewRows:
         The cells of the column of the labels, if it is there.
     targets : array of float64, shape (n, targets), optional
         The cells of the columns of the targets, if they are there; NaN where one is no number.
+    are_files : bool
+        Whether each row is a file, and its cell the name of that.
     names : tuple of str
         All columns of a file; empty if it names none.
     cells : list of list of str
@@ -219,6 +221,7 @@ class NewRows:
     lines: Sequence[int] = ()
     notes: Sequence[str] = ()
     targets: Array | None = None
+    are_files: bool = False
 
     def place(self, row: int) -> str:
         """Return where a row stands, for people: its line of a file, or its number."""

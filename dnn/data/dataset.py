@@ -14,6 +14,7 @@ import numpy as np
 from dnn.arrays import check_labels, narrowed
 from dnn.backend import Array
 from dnn.data.columns import Columns
+from dnn.data.image_reading import ImageReading
 from dnn.data.preparation import CODE, FLAG, Brightness, Codes, Standardise, Step, prepared
 from dnn.data.targets import TASKS, TargetScale, checked_labels, checked_values, checked_weights
 from dnn.errors import (
@@ -77,6 +78,8 @@ class Dataset:
         Columns beside the features, such as groups or times, by which rows can be split.
     scale : TargetScale, optional
         By what `standardise` has scaled `y`.
+    reading : ImageReading, optional
+        How files of images were read.
 
     Raises
     ------
@@ -99,6 +102,7 @@ class Dataset:
     weights: Array | None = None
     beside: Mapping[str, Array] = field(default_factory=dict)
     scale: TargetScale | None = None
+    reading: ImageReading | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:

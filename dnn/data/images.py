@@ -1,4 +1,4 @@
-"""Data sets of images: CIFAR in binary form, a folder for each class, and ``.npz`` files.
+"""Data sets of images in files of many: CIFAR in binary form, and ``.npz`` files.
 
 CIFAR's binary form is a sequence of records of the same length::
 
@@ -11,16 +11,12 @@ could run code, and no archive is unpacked to files: members are read from the a
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import lzma
 import math
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -33,17 +29,14 @@ from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
 from dnn.data.sequences import pad_sequences
 from dnn.errors import (
-    ConfigurationError,
     DataError,
     LabelError,
-    MissingDependencyError,
     ShapeError,
-    check_count,
     explains_arguments,
     unknown_name,
 )
 
-__all__ = ["load_cifar10", "load_cifar100", "load_image_folder", "load_npz"]
+__all__ = ["load_cifar10", "load_cifar100", "load_npz"]
 
 _SHAPE: Final = (3, 32, 32)
 _CIFAR10: Final = (
@@ -213,210 +206,6 @@ def _from_archive(path: Path, kind: Literal[10, 100], names: Sequence[str]) -> l
     if missing:
         raise DataError(f"{path}: {missing[0]} is not in the archive")
     return [found[name] for name in names]
-
-
-_IN_MEMORY: Final = 1 << 28
-"""Total bytes of images above which they are kept in a temporary file."""
-_SUFFIXES: Final = frozenset(
-    [".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
-)
-
-
-@explains_arguments
-def load_image_folder(
-    folder: str | PathLike[str],
-    size: int | tuple[int, int] | None = None,
-    *,
-    grey: bool = False,
-) -> Dataset:
-    """Read images from a folder that has a folder for each class.
-
-    Parameters
-    ----------
-    folder : path
-        With ``cat/1.jpg``, ``cat/2.png``, ``dog/...``; classes are numbered in the order of their
-        names. Images are turned as their EXIF data say. Grey values of 16 bits are scaled to 8,
-        white to white. Transparency is left out: a pixel keeps its colour.
-    size : int or (int, int), optional
-        Rows and columns to which images are scaled. By default all are of one size.
-    grey : bool
-        One channel of brightness instead of red, green and blue.
-
-    Returns
-    -------
-    Dataset
-        x (n, channels * rows * columns) of uint8; a large array is mapped from a temporary file,
-        which is removed with the array.
-
-    Raises
-    ------
-    ConfigurationError
-        If `size` is not above 0.
-    DataError
-        If there is no image, one cannot be read, lies outside of the folder (a link), is of
-        another size, has several frames or pages, or is of floats or 32-bit integers, which do
-        not say what is black and what is white; the message names it.
-    MissingDependencyError
-        If Pillow is not installed.
-    """
-    try:
-        library = importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise MissingDependencyError(
-            "folders of images are read by Pillow, which is not installed: "
-            'pip install "diel[images]"'
-        ) from error
-    sides = _sides(size)
-    files = _image_files(Path(folder))
-    rows, columns = sides or _decoded(library, files[0][0], None, grey).shape[1:]
-    shape = (1 if grey else 3, rows, columns)
-
-    def read(place: int) -> None:
-        path = files[place][0]
-        image = _decoded(library, path, sides, grey)
-        if image.shape != shape:
-            text = f"{image.shape[1]} x {image.shape[2]}, and the others are {rows} x {columns}"
-            raise DataError(f"{path}: the image is {text} (size = (rows, columns) scales them)")
-        x[place] = image
-
-    x = _room_for((len(files), *shape))
-    with ThreadPoolExecutor() as pool:
-        try:
-            for _ in pool.map(read, range(len(files))):
-                pass
-        except BaseException:  # an interrupt too: images that wait are not read
-            pool.shutdown(cancel_futures=True)
-            raise
-    names = tuple(dict.fromkeys(path.parent.name for path, _ in files))
-    return Dataset(
-        x.reshape(len(files), -1),
-        np.array([label for _, label in files]),
-        len(names),
-        Path(folder).name,
-        standardise_by="one scale",
-        image_shape=shape,
-        class_names=names,
-    )
-
-
-def _sides(size: object) -> tuple[int, int] | None:
-    if size is None:
-        return None
-    sides = (size, size) if isinstance(size, int) else size
-    if not isinstance(sides, (tuple, list)) or len(sides) != 2:
-        raise ConfigurationError(f"size must be rows and columns, not {size!r}")
-    rows, columns = (check_count("size: rows and columns", side) for side in sides)
-    return rows, columns
-
-
-def _image_files(folder: Path) -> list[tuple[Path, int]]:
-    """Return the path of every image in a folder of classes, with the number of its class."""
-    if not folder.is_dir():
-        raise DataError(f"{folder}: there is no such folder")
-    try:
-        classes = sorted(each for each in folder.iterdir() if each.is_dir())
-        if not classes:
-            raise DataError(f"{folder}: there is no folder of a class in it")
-        top = folder.resolve()
-        return [(file, n) for n, each in enumerate(classes) for file in _files_of(each, top)]
-    except OSError as error:
-        raise DataError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
-
-
-def _files_of(folder: Path, top: Path) -> list[Path]:
-    """Return the images of a class, or raise `DataError` if one lies outside of `top`."""
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
-    if not files:
-        raise DataError(f"{folder}: no images of this class")
-    for file in files:
-        if not file.resolve().is_relative_to(top):
-            raise DataError(f"{file}: a link to {file.resolve()}, outside of {top}")
-        # Opening anything but a file, such as a pipe, may wait for ever.
-        if file.exists() and not file.is_file():
-            raise DataError(f"{file}: is no file")
-    return files
-
-
-def _decoded(library: Any, path: Path, size: tuple[int, int] | None, grey: bool) -> Array:
-    """Return an image as uint8, shape (channels, rows, columns)."""
-    try:
-        # Given a name, Pillow maps the file, and exchanges rows and columns of turned TIFF images.
-        with path.open("rb") as file, library.open(file) as opened:
-            _check_pixels(opened, path)
-            opened.load()
-            image = _of_8_bits(library, opened)
-            # Some formats have been turned by Pillow, which then removes the note.
-            if (turn := _TURNS.get(_orientation(opened))) is not None:
-                image = image.transpose(library.Transpose[turn])
-            if image.mode == "P":  # else Pillow warns about palettes with transparent colours
-                image = image.convert("RGBA")
-            image = image.convert("L" if grey else "RGB")
-            if size is not None:
-                image = image.resize((size[1], size[0]), library.Resampling.BILINEAR)
-            pixels = np.asarray(image)
-    except DataError:
-        raise
-    # Readers of formats in Pillow raise exceptions of many kinds.
-    except Exception as error:
-        raise DataError(f"{path}: cannot be read as an image: {error}") from error
-    return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-
-
-_TURNS: Final = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
-"""How an image is turned upright, by its EXIF orientation; 1 is upright."""
-_ORIENTATION: Final = 0x0112
-_BITS: Final = 258
-_PHOTOMETRIC: Final = 262
-_WHITE_IS_ZERO: Final = 0
-
-
-def _orientation(image: Any) -> int:
-    """Return the EXIF orientation of an image; 1 if it has none, or its EXIF data are damaged."""
-    with contextlib.suppress(Exception):
-        return int(image.getexif().get(_ORIENTATION, 1))
-    return 1
-
-
-def _check_pixels(image: Any, path: Path) -> None:
-    """Raise `DataError` if an image is several, or does not say what is black and what is white."""
-    # The second image of a camera's MPO is a small or a stereoscopic one.
-    if getattr(image, "is_animated", False) and image.format != "MPO":
-        raise DataError(f"{path}: has {image.n_frames} frames or pages: save the one that is meant")
-    is_16_bits = image.format in ("PNG", "PPM")  # which have nothing larger, whatever Pillow says
-    if image.mode == "F" or (image.mode == "I" and not is_16_bits):
-        kind = "floats" if image.mode == "F" else "integers of more than 16 bits, or signed ones"
-        message = f"its pixels are {kind}, which do not say what is black and what is white"
-        raise DataError(f"{path}: {message}: convert them to 8 or 16 bits, or save an .npz file")
-
-
-def _of_8_bits(library: Any, image: Any) -> Any:
-    """Return an image of grey values of 16 bits as one of 8 bits, and any other as it is."""
-    if not image.mode.startswith("I"):
-        return image
-    tags = getattr(image, "tag_v2", {})  # of a TIFF
-    bits = tags.get(_BITS, (16,))[0]
-    most = 2 ** int(bits) - 1
-    values = np.asarray(image).astype(np.int64)
-    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
-        values = most - values
-    # To the nearest, in integers.
-    return library.fromarray(((values * 510 + most) // (2 * most)).clip(0, 255).astype(np.uint8))
-
-
-def _room_for(shape: tuple[int, ...]) -> Array:
-    if np.prod(shape, dtype=np.int64) <= _IN_MEMORY:
-        return np.empty(shape, np.uint8)
-    # The file has no name, so that it is removed with the array or the process.
-    with tempfile.TemporaryFile() as file:
-        return np.memmap(file, np.uint8, "w+", shape=shape)
 
 
 @explains_arguments

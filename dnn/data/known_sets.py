@@ -82,7 +82,7 @@ DATASETS: Final[dict[str, KnownSet]] = {
     "cleveland": KnownSet("loading:load_cleveland", is_table=True),
     "csv": KnownSet("tables:load_table", is_own=True, is_table=True),
     "fashion_mnist": KnownSet("loading:_fashion_mnist", 784, 10, (1, 28, 28)),
-    "image_folder": KnownSet("images:load_image_folder", is_own=True),
+    "image_folder": KnownSet("image_folder:load_image_folder", is_own=True),
     "mnist": KnownSet("loading:_mnist", 784, 10, (1, 28, 28)),
     "npz": KnownSet("images:load_npz", is_own=True),
     "table": KnownSet("tables:load_table", is_own=True, is_table=True),

@@ -427,6 +427,12 @@ class KullbackLeibler(ElementwiseLoss):
         gaps = operations.log(safe) - operations.log_softmax(outputs)
         return operations.sum(operations.where(is_any, target * gaps, 0.0), -1)
 
+    def predicted(self, outputs: Array) -> Array:
+        """Return the predicted distribution of each sample."""
+        powers = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+        distributions: Array = powers / powers.sum(axis=-1, keepdims=True)
+        return distributions
+
     def probabilities(self, outputs: Node) -> Node:
         """Return the softmax of the outputs."""
         return operations.softmax(outputs)

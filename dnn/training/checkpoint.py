@@ -266,6 +266,8 @@ def _described(
             "columns": None if data.columns is None else data.columns.to_json(),
             "preparation": [described_step(step) for step in data.preparation],
         }
+        if data.reading is not None:
+            about["data"]["reading"] = data.reading.to_json()
         if data.task != "classification":
             about["version"] = VERSION_OF_TARGETS
             about["data"] |= {

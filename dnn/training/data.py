@@ -447,10 +447,10 @@ class Versions:
         if sample_weight is None:
             return self
         total, given = self.samples.count, array_of("sample_weight", sample_weight)
-        if given.shape == (total // self.count, self.count):
-            given = given.reshape(total)
-        elif given.shape == (self.count,):
-            given = np.tile(given, total // self.count)
+        if given.shape[:2] == (total // self.count, self.count):
+            given = given.reshape(total, *given.shape[2:])
+        elif given.shape[:1] == (self.count,):
+            given = np.concatenate([given] * (total // self.count))
         targets = self.samples.targets(network)
         weights = check_weights(network, given, None, targets)
         samples = replace(self.samples, weights=weights).on_device(network)
@@ -515,19 +515,20 @@ def check_weights(
         weights = array_of("sample_weight", sample_weight)
         if weights.dtype.kind not in "fiub":
             raise DataError(f"sample_weight must be numbers, not {weights.dtype}")
-        if weights.shape != targets.shape[:1]:
+        if weights.shape not in (targets.shape[:1], loss.weight_shape(targets.shape)):
             message = f"sample_weight has shape {weights.shape}, but there are {len(targets)}"
             raise ShapeError("fit", f"{message} samples", weights.shape, targets.shape[:1])
-        wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-        if wrong.size:
-            row = wrong[0]
-            raise DataError(f"sample_weight is {weights[row]} in row {row}: not 0 or more")
+        is_wrong = ~(np.isfinite(weights) & (weights >= 0))
+        if is_wrong.any():
+            row = int(np.argwhere(is_wrong)[0][0])
+            value = weights[row][is_wrong[row]].flat[0]
+            raise DataError(f"sample_weight is {value} in row {row}: not 0 or more")
     if weights is None and class_weight is None:
         return None
     if rows is not None:
         targets, weights = targets[rows], None if weights is None else weights[rows]
     missing = len(loss.weight_shape((1, *outputs))) - 1
-    if weights is not None and missing:
+    if weights is not None and missing and weights.ndim == 1:
         column = weights.reshape(len(weights), *(1,) * missing)
         weights = np.broadcast_to(column, loss.weight_shape((len(weights), *outputs)))
     if class_weight is not None:

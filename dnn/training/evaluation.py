@@ -64,7 +64,8 @@ def evaluate(
     found = None
     given = None
     if task == "classification":
-        given = Predictions(task, *_classes(network, samples, outputs), chances)
+        classes = network.loss.class_count(network.output_shape)
+        given = Predictions(task, *_classes(network, samples, outputs), chances, classes)
         found = metrics_of_predictions(given.truth, given.predicted)
     elif task:
         truth, predicted, deviation = _values(network, samples, outputs)

@@ -18,7 +18,7 @@ import numpy as np
 from dnn.errors import CheckpointError, ConfigurationError
 from dnn.training.checkpoint import VERSION, read_checkpoint, write_arrays
 from dnn.training.history import History
-from dnn.training.state import Snapshot, State, load_states, states_of
+from dnn.training.state import Snapshot, State, load_states, states_of, weights_of_each
 
 if TYPE_CHECKING:
     from dnn.training.networks import Networks
@@ -139,7 +139,7 @@ def progress_of(networks: Networks, best: Sequence[Snapshot | None] = ()) -> lis
     return found
 
 
-def resume_training(networks: Networks, progress: Sequence[Progress]) -> None:
+def resume_training(networks: Networks, progress: Sequence[Progress]) -> list[Snapshot | None]:
     """Have networks go on where others of the same layers and optimizer have ended.
 
     Parameters
@@ -147,6 +147,11 @@ def resume_training(networks: Networks, progress: Sequence[Progress]) -> None:
     networks : NeuralNetwork or Ensemble
     progress : sequence of Progress
         One for each network, all after as many epochs.
+
+    Returns
+    -------
+    list of (dict of str to array or None)
+        For each network what was kept of its best epoch, on its device, for `EarlyStopping.go_on`.
 
     Raises
     ------
@@ -164,3 +169,16 @@ def resume_training(networks: Networks, progress: Sequence[Progress]) -> None:
     networks._seeds = [each.seed for each in progress]
     networks._histories = [History(**dataclasses.asdict(each.history)) for each in progress]
     networks._ended, networks._progress = {}, None
+    return [_on_device(networks, k, each.best) for k, each in enumerate(progress)]
+
+
+def _on_device(networks: Networks, k: int, best: Snapshot) -> Snapshot | None:
+    """Return the arrays of a best epoch as a snapshot of a network; None if there are none."""
+    if not best:
+        return None
+    network, snapshot = networks._network, {}
+    for name, array in weights_of_each(network, networks._update).items():
+        snapshot[name] = (array if network.models is None else array[k, ...]).copy()
+        if name in best:  # the step of noise is not, of a network that was trained with others
+            network.ops.load(best[name], snapshot[name])
+    return snapshot

@@ -54,12 +54,12 @@ def trained_arrays(network: Network, update: Update | LossScaling) -> dict[str, 
 
 
 def weights_of_each(network: Network, update: Update | LossScaling) -> dict[str, Array]:
-    """Return the arrays of a `Snapshot` of K networks, each with an axis of networks in front."""
+    """Return the arrays of a `Snapshot`, of K networks those with an axis of networks in front."""
     kept = ("parameter/", "state/", "optimizer/average/")
     return {
         name: array
         for name, array, differs in _named(network, update)
-        if differs and name.startswith(kept)
+        if (differs or network.models is None) and name.startswith(kept)
     }
 
 

@@ -74,10 +74,9 @@ def _cholesky(xp: Any, a: Array, out: Array) -> None:
 
 def _fourier(xp: Any, axes: tuple[int, ...], inverse: bool, x: Array, out: Array) -> None:
     transform = xp.fft.ifftn if inverse else xp.fft.fftn
-    pairs = x.view(np.result_type(x.dtype, np.complex64))
-    found = transform(pairs[..., 0], None, axes)
-    out[..., 0] = found.real
-    out[..., 1] = found.imag
+    complex_type = np.result_type(x.dtype, np.complex64)
+    found = out.view(complex_type)
+    found[..., 0] = transform(x.view(complex_type)[..., 0], None, axes)
 
 
 @register

@@ -144,3 +144,30 @@ def test_mistakes_end_in_words(
     dnn.NeuralNetwork(dnn.mlp(2, [8], 2)).save_safetensors("weights.safetensors")
     assert status_of("predict", *arguments) == 2
     assert words in capsys.readouterr().err
+
+
+def test_images_are_predicted_file_by_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    for kind, value in (("dark", 20), ("light", 200)):
+        Path("seen", kind).mkdir(parents=True)
+        for number in range(4):
+            pixels = np.full((2, 3, 3), value + number, np.uint8)
+            image.fromarray(pixels).save(Path("seen", kind, f"{kind}{number}.png"))
+    (train,) = dnn.standardise(dnn.load_image_folder("seen"))
+    network = dnn.NeuralNetwork(dnn.mlp(18, [4], 2), optimizer=dnn.SGD(0.3), seed=1)
+    network.fit(train.x, train.y, epochs=30, progress=False)
+    network.save("model.safetensors", data=train)
+    assert status_of("predict", "model.safetensors", "seen") == 0
+    said = capsys.readouterr()
+    found = list(csv.DictReader(said.out.splitlines()))
+    assert [row["file"] for row in found][:2] == ["dark/dark0.png", "dark/dark1.png"]
+    assert [row["predicted"] for row in found] == ["dark"] * 4 + ["light"] * 4
+    assert "accuracy 1, " in said.err
+    assert status_of("predict", "model.safetensors", "seen/light/light2.png") == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("light2.png,light,")
+    Path("seen", "odd.png").write_bytes(b"no image")
+    assert status_of("predict", "model.safetensors", "seen/odd.png") == 2
+    assert "seen/odd.png: cannot be read as an image" in capsys.readouterr().err

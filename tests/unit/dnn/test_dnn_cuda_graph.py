@@ -212,3 +212,62 @@ def test_networks_of_a_thread_share_kernels_and_the_handle_of_cublas(monkeypatch
         ops.sum(x, (0,), x[:1])
     assert len(compiled) == 2
     launch.compiled.cache_clear()
+
+
+def test_best_epochs_are_kept_on_the_device_and_a_training_goes_on(cuda, tmp_path):
+    pytest.importorskip("safetensors")
+    x, y = device_checks.data()
+
+    def networks(seeds):
+        made = dnn.Ensemble(
+            [*dnn.mlp(6, [5], 3, "relu")], optimizer=dnn.Adam([0.3, 0.01]), seeds=seeds, device=cuda
+        )
+        rules = [dnn.EarlyStopping("validation_loss", 30, 0.2) for _ in seeds]
+        return made, rules
+
+    def fit(made, rules, epochs, keep=None):
+        held_out = [np.arange(8)] * 2
+        made.fit(
+            *(x, y),
+            rows=[np.arange(8, len(x))] * 2,
+            epochs=epochs,
+            batch_size=16,
+            validation_rows=held_out,
+            early_stopping=rules,
+            before_restoring=keep,
+        )
+
+    whole, of_whole = networks([1, 2])
+    fit(whole, of_whole, 6)
+    first, of_first = networks([1, 2])
+    kept = []
+    fit(
+        *(first, of_first, [3, 3]),
+        lambda: kept.extend(dnn.progress_of(first, [rule.snapshot for rule in of_first])),
+    )
+    for k, progress in enumerate(kept):
+        progress.save(tmp_path / f"{k}.safetensors")
+    loaded = [dnn.load_progress(tmp_path / f"{k}.safetensors")[0] for k in range(2)]
+    second, of_second = networks([7, 8])
+    snapshots = dnn.resume_training(second, loaded)
+    for rule, before, snapshot in zip(of_second, of_first, snapshots, strict=True):
+        rule.go_on(before.best, before.best_epoch, before.waited, snapshot)
+    fit(second, of_second, 3)
+    outputs = whole(x), second(x)
+    np.testing.assert_array_equal(*outputs)
+    assert [rule.best_epoch for rule in of_second] == [rule.best_epoch for rule in of_whole]
+    # One of them goes on alone.
+    alone = dnn.NeuralNetwork([*dnn.mlp(6, [5], 3, "relu")], optimizer=dnn.Adam(0.01), device=cuda)
+    rule = dnn.EarlyStopping("validation_loss", 30, 0.2)
+    (snapshot,) = dnn.resume_training(alone, loaded[1:])
+    rule.go_on(of_first[1].best, of_first[1].best_epoch, of_first[1].waited, snapshot)
+    alone.fit(
+        *(x[8:], y[8:]),
+        validation=(x[:8], y[:8]),
+        epochs=3,
+        batch_size=16,
+        callbacks=[rule],
+        progress=False,
+    )
+    assert rule.best_epoch == of_whole[1].best_epoch
+    np.testing.assert_allclose(alone(x), outputs[0][1], rtol=1e-4)

@@ -13,7 +13,7 @@ import pytest
 from support import DATA
 
 import dnn
-from dnn.data import images
+from dnn.data import image_reading
 from dnn.errors import (
     ConfigurationError,
     DataError,
@@ -296,7 +296,7 @@ def test_truncated_images_and_images_too_large_to_be_meant(tmp_path, monkeypatch
 def test_large_sets_of_images_lie_in_a_file(tmp_path, monkeypatch):
     write_images(tmp_path, [("cat", (4, 6, 3)), ("dog", (4, 6, 3))])
     expected = dnn.load_image_folder(tmp_path)
-    monkeypatch.setattr(images, "_IN_MEMORY", 10)
+    monkeypatch.setattr(image_reading, "_IN_MEMORY", 10)
     loaded = dnn.load_image_folder(tmp_path)
     assert isinstance(loaded.x, np.memmap)
     np.testing.assert_array_equal(loaded.x, expected.x)
@@ -360,19 +360,19 @@ def test_what_is_no_file_of_an_image(tmp_path, monkeypatch):
 
 def test_an_interrupt_ends_the_reading_of_images(tmp_path, monkeypatch):
     write_images(tmp_path, [("cat", (4, 6, 3))] * 100)
-    decoded, read = images._decoded, []
+    decoded, read = image_reading.ImageReading.decoded, []
     numbers = itertools.count(1)  # several threads draw from it
 
-    def interrupted(library, path, size, grey):
+    def interrupted(reading, library, path):
         number = next(numbers)
         read.append(path)
         if number > 1:
             time.sleep(0.005)
         if number == 2:
             raise KeyboardInterrupt
-        return decoded(library, path, size, grey)
+        return decoded(reading, library, path)
 
-    monkeypatch.setattr(images, "_decoded", interrupted)
+    monkeypatch.setattr(image_reading.ImageReading, "decoded", interrupted)
     with pytest.raises(KeyboardInterrupt):
         dnn.load_image_folder(tmp_path)
     assert len(read) < 90

@@ -475,6 +475,26 @@ def test_several_labels_at_once():
         NeuralNetwork(mlp(4, [], 3), MultiLabelCrossEntropy(positive_weight=[1, 2])).fit(x, y)
 
 
+def test_each_label_of_a_sample_may_have_a_weight():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(2, 30, 4)).astype("f4")
+    y = generator.integers(0, 2, (30, 3))
+    weights = generator.uniform(0, 2, (2, 30, 3))
+    loss = "multi_label_cross_entropy"
+    for given in (weights, weights[..., 0], weights[0], weights[0, :, 0]):
+        together = Ensemble(mlp(4, [5], 3, "tanh"), loss, SGD(0.1), seeds=[1, 2])
+        found = together.fit(x, y, versions=[0, 1], epochs=2, sample_weight=given)
+        for k in range(2):
+            alone = NeuralNetwork(mlp(4, [5], 3, "tanh"), loss, SGD(0.1), seed=k + 1)
+            own = given[k] if len(given) == 2 else given
+            assert alone.fit(x[k], y, epochs=2, sample_weight=own).loss == found[k].loss
+    weights[1, 3, 2] = -1
+    with pytest.raises(DataError, match=r"sample_weight is -1\.0 in row 3: not 0 or more"):
+        alone.fit(x[1], y, sample_weight=weights[1])
+    with pytest.raises(ShapeError, match="sample_weight has shape"):
+        alone.fit(x[1], y, sample_weight=weights[1, :, :2])
+
+
 def test_classes_are_balanced_by_the_rows_of_the_training_alone():
     x, y = two_classes(60)
     y = np.where(np.arange(60) % 5, 0, y)
@@ -513,6 +533,18 @@ def test_targets_that_further_losses_refuse():
     assert loss_of("quantile").check([1.0, 2.0], 2, (3,), f4).shape == (2, 1)
     with pytest.raises(ConfigurationError, match="class_weight is for classifications only"):
         NeuralNetwork(mlp(3, [], 1), "huber").fit(*two_classes(), class_weight="balanced")
+
+
+def test_predictions_of_distributions():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(60, 3)).astype("f4"), generator.dirichlet([0.5] * 4, 60)
+    model = NeuralNetwork(mlp(3, [5], 4, "tanh"), "kullback_leibler", Adam(0.02), seed=1)
+    history = model.fit(x, y, epochs=10)
+    assert history.loss[-1] < history.loss[0]
+    np.testing.assert_allclose(model.predict(x), model.predict_proba(x), rtol=1e-5)
+    found = model.predict(x)
+    divergence = np.sum(y * (np.log(np.maximum(y, 1e-30)) - np.log(found)), axis=1).mean()
+    assert model.evaluate(x, y) == {"loss": pytest.approx(divergence, rel=1e-4)}
 
 
 def test_predictions_of_counts_and_quantiles():

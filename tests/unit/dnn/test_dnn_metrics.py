@@ -135,13 +135,18 @@ def test_metrics_of_quantiles_against_scikit_learn():
 
 def test_metrics_at_their_edges():
     def one(name, task, truth, predicted):
-        given = metrics.Predictions(task, np.array([truth]), np.array([predicted]))
+        classes = 1 + np.max(truth)
+        given = metrics.Predictions(task, np.array([truth]), np.array([predicted]), None, classes)
         return metrics.scores([name], given)[0][name]
 
     assert one("f1", "classification", [0, 1, 1, 0], [1, 1, 1, 0]) == pytest.approx(0.8)
     assert one("f1", "classification", [0, 0], [0, 0]) == 0
     of_three = one("f1", "classification", [0, 1, 2], [0, 2, 2])
     assert of_three == pytest.approx((1 + 0 + 2 / 3) / 3)
+    # How many classes there are does not depend on what the networks beside it predict.
+    both = metrics.Predictions("classification", np.array([[0, 1]] * 2), np.array([[0, 1], [2, 1]]))
+    assert metrics.scores(["f1"], both._replace(classes=3))[0]["f1"] == 1
+    assert metrics.scores(["f1"], both._replace(classes=3))[1]["f1"] == pytest.approx(1 / 3)
     assert one("jaccard", "multilabel", [[0, 0], [1, 1]], [[0, 0], [1, 0]]) == 0.75
     assert metrics.more_is_better("validation_r2")
     assert not metrics.more_is_better("rmse")

@@ -109,8 +109,25 @@ def test_a_trainer_of_the_page_is_valid(source: str, words: str, tmp_path: Path)
     (tmp_path / "table.csv").write_text("size,kind\n1,0\n?,1\n3,0\n4,1\n5,0\n")
     ends = np.arange(10) % 4 + 1
     np.savez(tmp_path / "sentences.npz", x=np.ones((10, 4, 2)), y=np.arange(10) % 2, lengths=ends)
+    if "image_folder" in source:
+        image = pytest.importorskip("PIL.Image")
+        (tmp_path / "photographs").mkdir()
+        lines = ["name,tags"]
+        for number in range(10):
+            pixels = np.full((4, 4, 4), 20 * number, np.uint8)
+            image.fromarray(pixels).save(tmp_path / "photographs" / f"{number}.png")
+            lines.append(f"{number}.png,{'indoors|animal' if number % 2 else 'animal'}")
+        (tmp_path / "photographs" / "labels.csv").write_text("\n".join(lines))
     options = TrainerOptions.model_validate(options_of(source), context={"folder": tmp_path})
-    if "reading" in source:
+    if "image_folder" in source:
+        point = {"epochs": 1, "hidden": [2]}
+        rows = options.task(tmp_path).load()(point, Report(0, 0, options={}, folder=tmp_path))
+        assert rows["exact_match"] >= 0
+    elif "patience" in source:
+        assert (options.plan.patience, options.plan.seeds, options.plan.score) == (5, 3, 0.25)
+    elif "checkpoints" in source:
+        assert options.checkpoints is not None
+    elif "reading" in source:
         point = {"epochs": 1, **({"recurrent": [2]} if "lengths" in source else {})}
         rows = options.task(tmp_path).load()(point, Report(0, 0, options={}, folder=tmp_path))
         assert rows["accuracy"] >= 0

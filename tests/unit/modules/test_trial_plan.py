@@ -180,12 +180,38 @@ def test_a_sweep_records_each_seed_and_keeps_the_best_epoch(
         assert about["metrics"]["loss"] == first["loss"]
 
 
+def test_a_regression_has_patience_seeds_and_checkpoints(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    options = {"dataset": "diabetes", "patience": 3, "watch": "rmse", "seeds": 2}
+    point = {"learning_rate": 0.02, "hidden": [8], "batch_size": 64}
+    metrics = []
+    for epochs in ([5, 30], [30]):  # from a shorter one, and from the start
+        given = trainer.Options.model_validate({**options, "checkpoints": {}})
+        train = given.task(Path(), kept_in=tmp_path / f"{len(epochs)}").load()
+        assert isinstance(train, training.NetworkTrainer)
+        for count in epochs:
+            metrics.append(timeless(tried(train, {**point, "epochs": count}, 4)[0]))
+    _, continued, whole = metrics
+    assert continued == whole
+    assert whole["rmse_deviation"] > 0
+    first, second = whole["splits"]["seeds"]
+    assert whole["rmse"] == pytest.approx(fmean([first["rmse"], second["rmse"]]))
+    report = Report(0, 4, options={}, folder=Path())
+    about = load(train.save_model({**point, "epochs": 30}, report, tmp_path / "best")).provenance
+    assert about["metrics"]["rmse"] == first["rmse"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"min_delta": 0.1}, "goes with patience"),
         ({"watch": "loss"}, "goes with patience"),
         ({"patience": 2, "watch": "los"}, "Input should be"),
+        ({"patience": 2, "watch": "rmse"}, "rmse"),
+        (
+            {"dataset": "diabetes", "patience": 2, "watch": "accuracy"},
+            "is no metric of a regression",
+        ),
         ({"patience": 0}, "greater than or equal to 1"),
         ({"seeds_score": 0.2}, "of one seed"),
         ({"seeds": 2, "seeds_score": 0.9}, "no quantile at the worse end"),

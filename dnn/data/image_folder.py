@@ -1,0 +1,270 @@
+"""Folders of images: one for each class, or one with a table of names of files and labels.
+
+New images are read as those of the training: a file, a folder of them, or such a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dnn.data.columns import NewRows, read_rows
+from dnn.data.dataset import Dataset
+from dnn.data.image_reading import PICTURES, ImageReading
+from dnn.data.sources import open_table
+from dnn.data.tables import load_table
+from dnn.errors import ConfigurationError, DataError, explains_arguments
+
+__all__ = ["load_image_folder", "read_images"]
+
+
+@explains_arguments
+def load_image_folder(
+    folder: str | PathLike[str],
+    size: int | tuple[int, int] | None = None,
+    *,
+    grey: bool = False,
+    values: str = "bytes",
+    alpha: str = "drop",
+    background: str | None = None,
+    table: str | None = None,
+    file: str | int = 0,
+    label: str | int | Sequence[str] = -1,
+    target: str | int | Sequence[str | int] | None = None,
+    label_separator: str = "",
+    missing: Collection[str] = (),
+    weight: str = "",
+    beside: Sequence[str] = (),
+) -> Dataset:
+    """Read images from a folder that has a folder for each class, or a table of labels.
+
+    Parameters
+    ----------
+    folder : path
+        With ``cat/1.jpg``, ``cat/2.png``, ``dog/...``; classes are numbered in the order of their
+        names. Images are turned as their EXIF data say.
+    size : int or (int, int), optional
+        Rows and columns to which images are scaled. By default all are of one size.
+    grey : bool
+        One channel of brightness instead of red, green and blue.
+    values : {"bytes", "floats"}
+        Bytes, to which grey values of 16 bits are scaled, white to white; or float32: brightness in
+        0 .. 1 of 8 or 16 bits, to the last of these, and images of floats or of 32-bit integers as
+        they are.
+    alpha : {"drop", "channel"}
+        Transparency is left out: a pixel keeps its colour; or it is a further channel, the last,
+        opaque where an image has none.
+    background : str, optional
+        A colour, such as ``"white"`` or ``"#ff8800"``, on which transparent images, and palettes
+        with transparent colours, are laid.
+    table : str, optional
+        A CSV file in the folder, or any table that `load_table` reads, with a row for each image,
+        in place of folders of classes.
+    file : str or int
+        Its column of the names of files, which are relative to the folder, and stay inside.
+    label, target, label_separator, missing, weight, beside
+        As of `load_table`: the classes of images, several labels each, or numbers to predict.
+
+    Returns
+    -------
+    Dataset
+        x (n, channels * rows * columns) of uint8 or float32; a large array is mapped from a
+        temporary file, which is removed with the array.
+
+    Raises
+    ------
+    ConfigurationError
+        If `size` is not above 0, or arguments do not go together.
+    DataError
+        If there is no image, one cannot be read, lies outside of the folder (a link), is of
+        another size, has several frames or pages, or, read as bytes, is of floats or 32-bit
+        integers, which do not say what is black and what is white, or, read as floats, has several
+        channels of 16 bits; the message names it.
+    LabelError
+        As of `load_table`.
+    MissingDependencyError
+        If Pillow is not installed.
+    """
+    reading = ImageReading.of(size, grey, values, alpha, background)
+    given: dict[str, Any] = {
+        name: value
+        for name, value, default in (
+            ("label", label, -1),
+            ("target", target, None),
+            ("label_separator", label_separator, ""),
+            ("missing", missing, ()),
+            ("weight", weight, ""),
+            ("beside", beside, ()),
+        )
+        if value != default and value not in ([], ())
+    }
+    top = Path(folder)
+    if table is not None:
+        return _of_table(top, table, file, reading, given)
+    if given or file != 0:
+        name = next(iter(given), "file")
+        raise ConfigurationError(
+            f"{name} is of a table: add table, a file in {top}, or leave it out"
+        )
+    files = _image_files(top)
+    x = reading.read([path for path, _ in files])
+    names = tuple(dict.fromkeys(path.parent.name for path, _ in files))
+    return Dataset(
+        x.reshape(len(files), -1),
+        np.array([number for _, number in files]),
+        len(names),
+        top.name,
+        standardise_by="one scale",
+        image_shape=x.shape[1:],
+        class_names=names,
+        reading=reading,
+    )
+
+
+def _of_table(
+    folder: Path, table: str, file: str | int, reading: ImageReading, given: dict[str, Any]
+) -> Dataset:
+    """Return the images that a table names, with its labels or targets."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder")
+    place = _inside(folder, table, f"table = {table!r}")
+    if isinstance(file, int):
+        names = open_table(place).names
+        if not 0 <= file < len(names):
+            raise DataError(f"{place}: there is no column {file}: it has {len(names)}")
+        file = names[file]
+    labelled = load_table(place, features=[file], categories=[file], **given)
+    columns = labelled.columns
+    assert columns is not None
+    ((name, texts),) = columns.categories.items()
+    codes = labelled.x[:, 0]
+    if np.isnan(codes).any():
+        row = int(np.argmax(np.isnan(codes)))
+        raise DataError(f"{place}: row {row} names no file in column {name!r}")
+    files = [_inside(folder, texts[int(code)], str(place)) for code in codes]
+    x = reading.read(files)
+    # Names of files are no categories that a model keeps.
+    kept = replace(columns, categories={name: ()})
+    return replace(
+        labelled,
+        x=x.reshape(len(files), -1),
+        name=folder.name,
+        standardise_by="one scale",
+        image_shape=x.shape[1:],
+        columns=None,
+        reading=replace(reading, table=kept),
+    )
+
+
+def read_images(
+    path: str | PathLike[str], reading: ImageReading, shape: tuple[int, ...], classes: Sequence[Any]
+) -> NewRows:
+    """Return new images, read as those of the training, as rows.
+
+    Parameters
+    ----------
+    path : path
+        An image; a folder of images, or of folders that are called as the classes; or a table of
+        names of files beside it, with or without the columns of labels.
+    reading : ImageReading
+    shape : tuple of int
+        Channels, rows and columns of an image.
+    classes : sequence
+        Names of the classes, if there are any.
+
+    Returns
+    -------
+    NewRows
+        With the labels that folders or a table say; its cells are the names of files.
+
+    Raises
+    ------
+    DataError
+        If there is no image, or a file is none, or of another size.
+    """
+    place = Path(path)
+    labels = targets = None
+    if place.is_dir():
+        files = _pictures_in(place)
+        if not files:
+            folders = sorted(each for each in place.iterdir() if each.is_dir())
+            files = [file for each in folders for file in _pictures_in(each)]
+            named = [file.parent.name for file in files]
+            labels = named if {*named} <= {*map(str, classes)} else None
+        for file in files:
+            _check_link(file, place.resolve())
+        if not files:
+            raise DataError(f"{place}: no images in this folder")
+        shown = [file.relative_to(place).as_posix() for file in files]
+    elif place.suffix.lower() in PICTURES or not place.exists():
+        if not place.is_file():
+            raise DataError(f"{place}: there is no such file or folder")
+        files, shown = [place], [place.name]
+    else:
+        if reading.table is None:
+            message = "the model takes images: give an image, or a folder of them"
+            raise DataError(f"{place}: is no image, and {message}")
+        rows = read_rows(str(place), reading.table, 1)
+        labels, targets = rows.labels, rows.targets
+        column = reading.table.features[0] if reading.table.features else ""
+        at = rows.names.index(column) if column in rows.names else 0
+        shown = [cells[at] for cells in rows.cells]
+        files = [_inside(place.parent, name, str(place)) for name in shown]
+    x = reading.read(files, shape)
+    cells = [[name] for name in shown]
+    return NewRows(
+        x.reshape(len(files), -1), labels, ("file",), cells, targets=targets, are_files=True
+    )
+
+
+def _inside(folder: Path, name: str, where: str) -> Path:
+    """Return a file in a folder by its name in a table, or raise `DataError`."""
+    file = folder / name
+    if not file.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{where}: {name!r} lies outside of {folder}")
+    if not file.exists():
+        raise DataError(f"{where}: there is no file {name!r} in {folder}")
+    if not file.is_file():
+        raise DataError(f"{where}: {name!r} is no file")
+    return file
+
+
+def _image_files(folder: Path) -> list[tuple[Path, int]]:
+    """Return the path of every image in a folder of classes, with the number of its class."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder")
+    try:
+        classes = sorted(each for each in folder.iterdir() if each.is_dir())
+        if not classes:
+            raise DataError(f"{folder}: there is no folder of a class in it")
+        top = folder.resolve()
+        return [(file, n) for n, each in enumerate(classes) for file in _files_of(each, top)]
+    except OSError as error:
+        raise DataError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
+
+
+def _files_of(folder: Path, top: Path) -> list[Path]:
+    """Return the images of a class, or raise `DataError` if one lies outside of `top`."""
+    files = _pictures_in(folder)
+    if not files:
+        raise DataError(f"{folder}: no images of this class")
+    for file in files:
+        _check_link(file, top)
+    return files
+
+
+def _pictures_in(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
+
+
+def _check_link(file: Path, top: Path) -> None:
+    if not file.resolve().is_relative_to(top):
+        raise DataError(f"{file}: a link to {file.resolve()}, outside of {top}")
+    # Opening anything but a file, such as a pipe, may wait for ever.
+    if file.exists() and not file.is_file():
+        raise DataError(f"{file}: is no file")
