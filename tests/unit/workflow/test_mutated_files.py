@@ -123,7 +123,7 @@ GOOD = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the files that the good ones name."""
     folder = tmp_path_factory.mktemp("mutated")
-    for file in WORKFLOWS.glob("*.py"):
+    for file in (*WORKFLOWS.glob("*.py"), *WORKFLOWS.glob("*.csv")):
         shutil.copy(file, folder)
     for page in PAGES:
         text = (ROOT / page).read_text()
