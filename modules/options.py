@@ -229,6 +229,8 @@ class SweepOptions(BaseModel):
         known: list[str] | None = None
         if self._has_our_trainer(info):
             of_task = metrics_of_task(self._task(info) or "classification")
+            if "quantile" not in repr(self.space.get(_LOSS)):
+                of_task.pop("pinball", None)  # no network predicts quantiles
             known = [*of_task, *more_metrics(of_task)]
         if isinstance(self.maximise, list) and len(self.maximise) != len(self.objective):
             yield at(
@@ -240,12 +242,11 @@ class SweepOptions(BaseModel):
             return
         for text, maximise in zip(self.objective, self._directions(), strict=True):
             if text in self.space or text in _RESERVED_COLUMNS:
-                yield at(
-                    ("objective",),
-                    text,
-                    f'"{text}" is {"a parameter" if text in self.space else "a column of ours"}',
-                    "have the trainer report it under another name",
-                )
+                what = "a parameter" if text in self.space else "a column of ours"
+                remedy = "have the trainer report it under another name"
+                if known is not None and text == _LOSS:
+                    remedy = f"losses of different kinds cannot be compared: take {known[0]}"
+                yield at(("objective",), text, f'"{text}" is {what}', remedy)
                 continue
             try:
                 objective = Objective.parse(text, maximise, _folder(info), known)

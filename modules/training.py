@@ -253,7 +253,10 @@ class NetworkTrainer:
         model.save(file, data=data.prepared, provenance={**about, "diel": __version__})
         if scheme is None:
             parts = self._held_out(wanted, report, model if is_alone else None, epochs)
-            write_predictions(place_of_predictions(file), rounds.data, parts)
+            try:
+                write_predictions(place_of_predictions(file), rounds.data, parts)
+            except OSError as error:  # the model is there all the same
+                _log.warning("no predictions beside %s: %s", file.name, error)
         return file
 
     def _held_out(

@@ -14,6 +14,7 @@ from statistics import fmean, stdev
 from typing import Final
 
 from ..objective import Objective, ObjectiveError
+from ..trial import METRICS
 from .splits import Evaluated
 
 
@@ -46,12 +47,15 @@ class BiasReport:
     def lines(self) -> list[str]:
         """Return the report as lines of text, the honest figure first."""
         honest = []
+        # Numbers in the units of targets may be of any size.
+        metric = METRICS.get(self.objective)
+        has_units = metric is not None and metric.task == "regression" and metric.highest > 1
+        digits = ".4g" if has_units else ".3f"
         if self.honest is not None:
-            spread = f" +- {self.spread:.3f}" if self.spread is not None else ""
-            honest = [f"{self.objective}, {self.method}: {self.honest:.3f}{spread}"]
-        naive = (
-            f"{self.objective}, best of {self.trials} on the rows that chose it: {self.naive:.3f}"
-        )
+            spread = f" +- {self.spread:{digits}}" if self.spread is not None else ""
+            honest = [f"{self.objective}, {self.method}: {self.honest:{digits}}{spread}"]
+        best = f"{self.naive:{digits}}"
+        naive = f"{self.objective}, best of {self.trials} on the rows that chose it: {best}"
         warning = [f"warning: {self.warning}"] if self.warning else []
         return [*honest, naive, *warning]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from random import Random as Generator
 from typing import Any
@@ -437,3 +438,8 @@ def test_nested_folds_give_an_honest_rmse() -> None:
     assert report is not None
     assert (report.maximise, report.naive) == (False, 50.0)
     assert report.honest == pytest.approx((52 + 70) / 2)
+    small = replace(report, honest=0.00061, naive=0.0005, spread=0.0001234)
+    assert small.lines() == [
+        "rmse, nested cross-validation (2 folds): 0.00061 +- 0.0001234",
+        "rmse, best of 2 on the rows that chose it: 0.0005",
+    ]

@@ -140,6 +140,12 @@ def test_a_sweep_has_the_objective_of_its_data() -> None:
         ),
         ({"objective": "rmse"}, {"dataset": "digits"}, "the trainer reports no 'rmse'"),
         ({"space": {"loss": "focal"}}, {"dataset": "diabetes"}, "'focal' takes classes, and these"),
+        ({"objective": "pinball"}, {"dataset": "diabetes"}, "no 'pinball'"),
+        (
+            {"objective": "loss", "space": {"loss": ["huber", "quantile"]}},
+            {"dataset": "diabetes"},
+            '"loss" is a parameter',
+        ),
         ({"space": {"loss": "huber"}}, {"dataset": "digits"}, "'huber' takes values, and these"),
         (
             {"space": {"label_smoothing": 0.1}},

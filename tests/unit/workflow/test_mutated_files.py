@@ -226,6 +226,8 @@ def accepted(folder: Path, least: int) -> Iterator[tuple[str, bytes, Workflow]]:
     found = 0
     for seed in SEEDS:
         for name, good in GOOD.items():
+            if 'dataset = "csv"' in good:
+                continue  # diel check reads the rows too, and finds no column of a spoilt name
             data = mutated(good, 10_000 + seed)
             workflow = load(write(folder, data))
             if data.decode(errors="replace") == good or not isinstance(workflow, Workflow):
