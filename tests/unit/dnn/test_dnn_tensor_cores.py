@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import cuda_emulator
 import device_checks
 import fake_cupy
@@ -18,6 +22,8 @@ from dnn.backend.rounding import narrow, round_tf32
 
 if cuda_emulator.COMPILER is None:
     pytest.skip("there is no C++ compiler to run CUDA kernels with", allow_module_level=True)
+
+TESTS = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +98,32 @@ def test_a_warp_loads_matrices_as_it_is_documented(ops, transposed):
     _, found = launch(ops, f"test_{name}", parameters, body, "u2", x, out)
     of_thread = (x.swapaxes(1, 2) if transposed else x).reshape(4, 32, 2).swapaxes(0, 1)
     np.testing.assert_array_equal(found.view("u2").reshape(32, 4, 2), of_thread)
+
+
+DIVERGING = """
+import ctypes
+import resource
+import sys
+import cuda_emulator
+from dnn.backend.cuda import fragments
+head = 'extern "C" __global__ void some(float* x)'
+body = "float c[4] = {}; unsigned int a[4] = {}, b[2] = {};"
+condition = f"if (threadIdx.x < {sys.argv[1]})"
+body += f"{condition} multiply_add(c, a, b); x[threadIdx.x] = c[0];"
+launch = cuda_emulator.build({"some": fragments.functions("f4") + head + "{" + body + "}"})["some"]
+kept = (ctypes.c_float * 64)()
+x = ctypes.c_void_p(ctypes.addressof(kept))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+launch(1, 64, (ctypes.c_void_p * 1)(ctypes.addressof(x)))
+print("done")
+"""
+
+
+@pytest.mark.parametrize(("threads", "ends"), [(64, True), (32, True), (31, False)])
+def test_a_part_of_a_warp_multiplies_nothing(threads, ends):
+    line = [sys.executable, "-c", DIVERGING, str(threads)]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=TESTS, timeout=60)
+    assert (done.stdout == "done\n", done.returncode == 0) == (ends, ends), done.stderr
 
 
 def test_tf32_is_rounded_as_on_the_cpu(ops):
