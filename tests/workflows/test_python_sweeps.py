@@ -91,7 +91,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (3, {}, "train is a function or its place, not 3"),
         (lambda parameters: {}, {}, "which it does not take"),
         ("./mine.py:train", {"until": {"time": object()}}, "cannot stand in a workflow file"),
-        ({"dataset": "digts"}, {}, 'or "npz", got the string "digts"'),
+        ({"dataset": "digts"}, {}, 'or "table", got the string "digts"'),
         ({"dataset": "csv", "path": "gone.csv"}, {}, "no data at .*gone.csv"),
         ({"dataset": "digits"}, {"options": {}}, "put those of the trainer into the mapping"),
     ],
