@@ -12,6 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from dnn.backend import Array
 from dnn.errors import CheckpointError
 from dnn.io.onnx_export import require_onnx
@@ -62,6 +64,16 @@ class OnnxFile:
     def opset(self) -> int:
         """The version of ONNX's own operators."""
         return next((self.opsets[each] for each in DOMAINS if each in self.opsets), 1)
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The inputs of the main graph that are no tensors of the file, each a ValueInfoProto."""
+        known = self.arrays(self.graph)
+        return [each for each in self.graph.input if each.name not in known]
+
+    def dtype(self, elements: int) -> np.dtype[Any]:
+        """Return the type of elements that ONNX has a number for."""
+        return np.dtype(self.onnx.helper.tensor_dtype_to_np_dtype(elements))
 
     def refuse(self, node: Any, message: str) -> NoReturn:
         """Raise `CheckpointError`, with operator and name of a node."""

@@ -91,9 +91,7 @@ class _Reader(NodeReader):
 
     def only_input(self) -> Any:
         """Return the only input, or refuse a graph with several, or several outputs."""
-        graph = self.file.graph
-        known = self.file.arrays(graph)
-        inputs = [each for each in graph.input if each.name not in known]
+        graph, inputs = self.file.graph, self.file.inputs
         if len(inputs) != 1 or len(graph.output) != 1:
             counts = f"{len(inputs)} and {len(graph.output)}"
             message = f"a network has one input and one output, and there are {counts}"
