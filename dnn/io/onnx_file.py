@@ -113,20 +113,8 @@ def node_name(node: Any) -> str:
 def read_onnx(path: str | PathLike[str]) -> OnnxFile:
     """Read the file of an ONNX model, with tensors that lie in other files of its folder.
 
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    OnnxFile
-
-    Raises
-    ------
-    CheckpointError
-        If a file cannot be read or is no valid model, or a tensor lies outside of its folder.
-    MissingDependencyError
-        If onnx is not installed.
+    A `CheckpointError` if a file cannot be read or is no valid model, or a tensor lies outside of
+    its folder; a `MissingDependencyError` if onnx is not installed.
     """
     onnx = require_onnx()
     file = Path(path)

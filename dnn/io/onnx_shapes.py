@@ -164,16 +164,8 @@ def _from_start(indices: Node, lengths: Array | int) -> Node:
 def take(x: Node, indices: Node | Array, axis: int) -> Node:
     """Return parts of `x` along an axis: a slice where the known `indices` are in sequence.
 
-    Parameters
-    ----------
-    x : Node
-    indices : Node or array of integers, of any shape
-        Negative from the end. Known ones are checked.
-    axis : int
-
-    Returns
-    -------
-    Node, with the axes of `indices` in place of the axis
+    Indices are integers of any shape, negative ones from the end; known ones are checked. Their
+    axes are in the place of the axis.
     """
     n = x.shape[axis]
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])

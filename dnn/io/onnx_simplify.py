@@ -42,28 +42,10 @@ _MOVES = ("Reshape", "Squeeze", "Transpose")
 def simplified(
     file: OnnxFile, given: Any, shape: Sequence[int], batch: int
 ) -> tuple[Any, dict[str, Array]]:
-    """Return the main graph of a file in simpler form.
+    """Return the main graph of a file in simpler form, and the known values that its nodes read.
 
-    Parameters
-    ----------
-    file : OnnxFile
-    given : ValueInfoProto
-        Its only input.
-    shape : sequence of int
-        Of a sample.
-    batch : int
-        Number of samples that the file states, 0 for any number.
-
-    Returns
-    -------
-    graph : GraphProto
-    constants : dict of str to array
-        The known values that its nodes read.
-
-    Raises
-    ------
-    CheckpointError
-        If the graph cannot be followed; it names the node.
+    `given` is its only input, `shape` that of a sample, and `batch` the number of samples that the
+    file states, 0 for any. A `CheckpointError` names a node that cannot be followed.
     """
     dtype = file.dtype(given.type.tensor_type.elem_type)
     several = []
