@@ -383,16 +383,16 @@ def train(
         report.total = most
     if checkpoints is not None:
         name = checkpoints.name(wanted, seed, data, plan)
-        going = checkpoints.find(name, most, shown, plan.patience)
+        resumed = checkpoints.find(name, most, shown, plan.patience)
         callbacks.append(_saver(checkpoints, name, most, rule, report, reported))
-        if going is not None:
-            stopped_at = _reported_again(report, going.reports)
+        if resumed is not None:
+            stopped_at = _reported_again(report, resumed.reports)
             if stopped_at is not None:  # before the end of what is kept: trained up to there
                 most, callbacks = stopped_at, []
             else:
-                (best,) = resume_training(model, [going.progress])
-                going.apply(rule, best)
-                reported += going.reports
+                (best,) = resume_training(model, [resumed.progress])
+                resumed.apply(rule, best)
+                reported += resumed.reports
     _fit(model, wanted, data, most - len(model.history), rule, compute, callbacks)
     history = model.history
     if compute.is_too_narrow(history):

@@ -73,7 +73,8 @@ class OnnxFile:
 
     def dtype(self, elements: int) -> np.dtype[Any]:
         """Return the type of elements that ONNX has a number for."""
-        return np.dtype(self.onnx.helper.tensor_dtype_to_np_dtype(elements))
+        found: np.dtype[Any] = self.onnx.helper.tensor_dtype_to_np_dtype(elements)
+        return found
 
     def refuse(self, node: Any, message: str) -> NoReturn:
         """Raise `CheckpointError`, with operator and name of a node."""

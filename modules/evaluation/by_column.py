@@ -205,6 +205,26 @@ def folds_by_word(words: Array, name: str) -> list[Fold]:
     return [NestedFold(rest, test, (Fold(train, validation),))]
 
 
+def split_once(
+    strata: Array,
+    column: Array,
+    option: str,
+    name: str,
+    fraction: float,
+    seed: int,
+    stratified: bool,
+) -> list[Fold]:
+    """Split rows once by a column, as an option of `SPLIT_COLUMNS` means it.
+
+    The rest is as for `grouped_holdout`; where cells say validation and test, it is a `NestedFold`.
+    """
+    if option == "split":
+        return folds_by_word(column, name)
+    if option == "time":
+        return [holdout_by_time(column, name, fraction)]
+    return [grouped_holdout(strata, column, name, fraction, seed, stratified)]
+
+
 def rows_by_column(
     strata: Array | None,
     beside: Mapping[str, Array],
@@ -224,15 +244,10 @@ def rows_by_column(
         raise EvaluationError(f"{given}: rows are split by one column")
     ((option, name),) = by_column
     column = beside[name]
-    if option == "time":
-        fold = holdout_by_time(column, name, fraction)
-    elif option == "groups":
-        classes = np.zeros(len(column), np.intp) if strata is None else strata
-        fold = grouped_holdout(classes, column, name, fraction, seed, True)
-    else:
-        (fold,) = folds_by_word(column, name)
-        if isinstance(fold, NestedFold):
-            (fold,) = fold.inner
+    classes = np.zeros(len(column), np.intp) if strata is None else strata
+    (fold,) = split_once(classes, column, option, name, fraction, seed, True)
+    if isinstance(fold, NestedFold):
+        (fold,) = fold.inner
     return fold.train, fold.test
 
 
