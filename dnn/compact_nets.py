@@ -30,7 +30,7 @@ from dnn.layers import (
     Residual,
     StochasticDepth,
 )
-from dnn.nets import Image, are_small, input_of
+from dnn.nets import Image, are_small, convolution, input_of
 
 __all__ = [
     "convnext_tiny",
@@ -131,16 +131,7 @@ CONVNEXT_TINY: Final = ((96, 3), (192, 3), (384, 9), (768, 3))
 """Channels, and number of blocks, of each stage of ConvNeXt-T."""
 SHUFFLENET_V2: Final = ((116, 4), (232, 8), (464, 4))
 """Channels, and number of blocks, of each stage of ShuffleNet V2 1x."""
-FIRES: Final = (
-    (16, 64),
-    (16, 64),
-    (32, 128),
-    (32, 128),
-    (48, 192),
-    (48, 192),
-    (64, 256),
-    (64, 256),
-)
+FIRES: Final = tuple((n, 4 * n) for n in (16, 16, 32, 32, 48, 48, 64, 64))
 """Channels that each block of SqueezeNet squeezes to, and expands to twice."""
 _BEFORE_FIRES: Final = (0, 2, 4)
 """The blocks of SqueezeNet before which there is a pooling."""
@@ -156,20 +147,15 @@ class _Norm(NamedTuple):
         return BatchNorm(self.momentum, self.epsilon)
 
 
+_PLAIN: Final = _Norm()
+
+
 def _unit(
     filters: int, window: int, stride: int, activation: str, norm: _Norm, groups: int = 1
 ) -> list[Layer]:
     """Return a convolution without a bias, a batch norm, and an activation unless it is empty."""
-    convolution = Conv2D(
-        filters,
-        window,
-        stride=stride,
-        padding=window // 2,
-        groups=groups,
-        bias=False,
-        initializer="he_normal",
-    )
-    return [convolution, norm(), *([Activation(activation)] if activation else [])]
+    layers = [convolution(filters, window, stride, groups=groups), norm()]
+    return [*layers, *([Activation(activation)] if activation else [])]
 
 
 def _squeeze_and_excitation(
@@ -184,7 +170,7 @@ def _squeeze_and_excitation(
 
 
 def _inverted(
-    block: Block, norm: _Norm, squeeze: tuple[str, str] = ("relu", "sigmoid"), dropped: float = 0.0
+    block: Block, norm: _Norm, squeeze: tuple[str, str], dropped: float = 0.0
 ) -> list[Layer]:
     """Return the layers of a block; `squeeze` are the activations of its squeeze-and-excitation."""
     layers: list[Layer] = []
@@ -230,11 +216,23 @@ def mobilenet_v2(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     ----------
     .. [1] Sandler et al., MobileNetV2: inverted residuals and linear bottlenecks, 2018, table 2.
     """
-    norm = _Norm()
-    layers = _first(inputs, 32, "relu6", norm)
-    for block in MOBILENET_V2:
-        layers += _inverted(block, norm)
-    layers += [*_unit(1280, 1, 1, "relu6", norm), GlobalAvgPool2D(), Dropout(0.2)]
+    return _of_blocks(inputs, outputs, MOBILENET_V2)
+
+
+def _of_blocks(
+    inputs: Image,
+    outputs: int,
+    blocks: Sequence[Block],
+    norm: _Norm = _PLAIN,
+    dropped: float = 0.0,
+) -> list[Layer]:
+    """Return a network of blocks of one activation; `dropped` grows from 0 over the blocks."""
+    activation = blocks[0].activation
+    layers = _first(inputs, blocks[0].channels, activation, norm)
+    for number, block in enumerate(blocks):
+        rate = dropped * number / len(blocks)
+        layers += _inverted(block, norm, (activation, "sigmoid"), rate)
+    layers += [*_unit(1280, 1, 1, activation, norm), GlobalAvgPool2D(), Dropout(0.2)]
     return [*layers, FullyConnected(outputs)]
 
 
@@ -306,12 +304,7 @@ def mnasnet0_5(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     ----------
     .. [1] Tan et al., MnasNet: platform-aware neural architecture search for mobile, 2019.
     """
-    norm = _Norm(0.9997)
-    layers = _first(inputs, 16, "relu", norm)
-    for block in MNASNET0_5:
-        layers += _inverted(block, norm)
-    layers += [*_unit(1280, 1, 1, "relu", norm), GlobalAvgPool2D(), Dropout(0.2)]
-    return [*layers, FullyConnected(outputs)]
+    return _of_blocks(inputs, outputs, MNASNET0_5, _Norm(0.9997))
 
 
 @explains_arguments
@@ -332,13 +325,7 @@ def efficientnet_b0(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Laye
     .. [1] Tan and Le, EfficientNet: rethinking model scaling for convolutional neural networks,
        2019, table 1.
     """
-    norm = _Norm()
-    layers = _first(inputs, 32, "silu", norm)
-    for number, block in enumerate(EFFICIENTNET_B0):
-        dropped = 0.2 * number / len(EFFICIENTNET_B0)
-        layers += _inverted(block, norm, ("silu", "sigmoid"), dropped)
-    layers += [*_unit(1280, 1, 1, "silu", norm), GlobalAvgPool2D(), Dropout(0.2)]
-    return [*layers, FullyConnected(outputs)]
+    return _of_blocks(inputs, outputs, EFFICIENTNET_B0, dropped=0.2)
 
 
 @explains_arguments
@@ -359,7 +346,7 @@ def shufflenet_v2_x1_0(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[L
     .. [1] Ma et al., ShuffleNet V2: practical guidelines for efficient CNN architecture design,
        2018, table 5 and figure 3.
     """
-    norm = _Norm()
+    norm = _PLAIN
     layers = [*_first(inputs, 24, "relu", norm), MaxPool2D(3, stride=2, padding=1)]
     channels = 24
     for filters, number in SHUFFLENET_V2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -147,12 +147,9 @@ def metrics_of_values(
     spread = (((truth - truth.mean(axis=1, keepdims=True)) * deviation) ** 2).sum(axis=1)
     # A mean of equal numbers may be rounded.
     spread = np.where((y == y[:, :1]).all(axis=1), 0.0, spread)
-    middles = np.median(errors, axis=1).mean(axis=-1).tolist()
-    found = _scores(len(y[0]), errors.sum(axis=1), (errors**2).sum(axis=1), spread)
-    return [
-        {**scores, "median_absolute_error": middle}
-        for scores, middle in zip(found, middles, strict=True)
-    ]
+    found = _of_errors(len(y[0]), errors.sum(axis=1), (errors**2).sum(axis=1), spread)
+    found["median_absolute_error"] = np.median(errors, axis=1).mean(axis=-1)
+    return _by_network(found)
 
 
 def metrics_of_targets(
@@ -196,18 +193,8 @@ def mean_pinball(
 ) -> list[dict[str, float]]:
     """Return the mean loss of predicted quantiles, of each of K regressions.
 
-    Parameters
-    ----------
-    y : array of float, shape (K, n, targets)
-    predicted : array of float, shape (K, n, targets, quantiles)
-    quantiles : array of float, shape (quantiles,)
-    deviation : array_like
-        As for `metrics_of_values`.
-
-    Returns
-    -------
-    list of K dict
-        ``"pinball"``, the mean, and that of each quantile, ``"pinball_0.1"`` for instance.
+    `predicted` is of shape (K, n, targets, quantiles), and the rest as for `metrics_of_values`. The
+    metrics are ``"pinball"``, the mean, and that of each quantile, ``"pinball_0.1"`` for instance.
     """
     left = y[..., None].astype(np.float64) - predicted
     each = np.maximum(left * quantiles, left * (quantiles - 1.0))
@@ -238,18 +225,24 @@ def metrics_of_sums(sums: Array) -> list[dict[str, float]]:
     count, absolute, squared, total, squares = np.moveaxis(sums, 1, 0)
     spread = squares - total**2 / count
     # What rounding leaves of targets that are all the same.
-    return _scores(count, absolute, squared, np.where(spread > 1e-12 * squares, spread, 0.0))
+    spread = np.where(spread > 1e-12 * squares, spread, 0.0)
+    return _by_network(_of_errors(count, absolute, squared, spread))
 
 
-def _scores(
+def _by_network(each: Mapping[str, Array]) -> list[dict[str, float]]:
+    """Return the metrics of each of K networks, from an array of shape (K,) for each metric."""
+    lists = {name: values.tolist() for name, values in each.items()}
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+
+
+def _of_errors(
     count: Array | int, absolute: Array, squared: Array, spread: Array
-) -> list[dict[str, float]]:
+) -> dict[str, Array]:
     """Return metrics from sums of errors and of the targets' squared differences to their mean."""
     r2 = 1.0 - squared / np.where(spread > 0, spread, 1.0)
     r2 = np.where(spread > 0, r2, np.where(squared > 0, 0.0, 1.0))
     each = {"rmse": np.sqrt(squared / count), "mae": absolute / count, "r2": r2}
-    means = {name: values.mean(axis=-1).tolist() for name, values in each.items()}
-    return [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
+    return {name: values.mean(axis=-1) for name, values in each.items()}
 
 
 def metrics_of_labels(y: Array, predicted: Array) -> list[dict[str, float]]:
@@ -276,8 +269,7 @@ def metrics_of_labels(y: Array, predicted: Array) -> list[dict[str, float]]:
         "macro_f1": (2 * both / np.maximum(either, 1)).mean(axis=-1),
         "micro_f1": 2 * both.sum(axis=-1) / np.maximum(either.sum(axis=-1), 1),
     }
-    lists = {name: values.tolist() for name, values in each.items()}
-    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+    return _by_network(each)
 
 
 # -- metrics that are asked for -------------------------------------------------------------------
@@ -423,20 +415,7 @@ def needs_probabilities(names: Sequence[str]) -> bool:
 
 
 def scores(names: Sequence[str], given: Predictions) -> list[dict[str, float]]:
-    """Return metrics of each of K networks that are measured on request.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Of `METRICS`; those that every network of the task has are left out.
-    given : Predictions
-
-    Returns
-    -------
-    list of K dict
-    """
+    """Return those of some metrics, of each of K networks, that are measured on request alone."""
     wanted = [name for name in names if name in _ASKED_FOR and METRICS[name].task != given.task]
-    by_name = {name: _ASKED_FOR[name](given).tolist() for name in wanted}
-    return [
-        {name: by_name[name][model] for name in wanted} for model in range(len(given.predicted))
-    ]
+    found = _by_network({name: _ASKED_FOR[name](given) for name in wanted})
+    return found or [{} for _ in given.predicted]

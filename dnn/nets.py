@@ -164,14 +164,13 @@ def alexnet(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     window, stride, padding = (5, 1, 2) if is_small else (11, 4, 2)
     first = Conv2D(64, window, stride=stride, padding=padding, initializer="he_normal")
     layers += [first, Activation("relu"), _halving(is_small)]
-    layers += [_convolution(192, 5, 1, bias=True), Activation("relu"), _halving(is_small)]
+    layers += [convolution(192, 5, 1, bias=True), Activation("relu"), _halving(is_small)]
     for filters in (384, 256, 256):
-        layers += [_convolution(filters, 3, 1, bias=True), Activation("relu")]
+        layers += [convolution(filters, 3, 1, bias=True), Activation("relu")]
     layers += [_halving(is_small), Flatten()]
-    if not is_small:
-        for _ in range(2):
-            units = FullyConnected(4096, initializer="he_uniform")
-            layers += [Dropout(0.5), units, Activation("relu")]
+    for _ in range(0 if is_small else 2):
+        units = FullyConnected(4096, initializer="he_uniform")
+        layers += [Dropout(0.5), units, Activation("relu")]
     return [*layers, FullyConnected(outputs)]
 
 
@@ -223,15 +222,14 @@ def vgg16(
     layers: list[Layer] = [input_of(inputs)]
     for filters, number in VGG16:
         for _ in range(number):
-            layers.append(_convolution(filters, 3, 1, bias=not batch_norm))
+            layers.append(convolution(filters, 3, 1, bias=not batch_norm))
             layers += [BatchNorm()] if batch_norm else []
             layers.append(Activation("relu"))
         layers.append(MaxPool2D(2, padding="same" if min(inputs[1:]) < 32 else "valid"))
     layers.append(Flatten())
-    if not are_small(inputs):
-        for _ in range(2):
-            units = FullyConnected(4096, initializer="he_uniform")
-            layers += [units, Activation("relu"), Dropout(0.5)]
+    for _ in range(0 if are_small(inputs) else 2):
+        units = FullyConnected(4096, initializer="he_uniform")
+        layers += [units, Activation("relu"), Dropout(0.5)]
     return [*layers, FullyConnected(outputs)]
 
 
@@ -343,8 +341,8 @@ def _first_layers(inputs: Image) -> list[Layer]:
     """Return the first layers of residual and dense networks, which put out 64 channels."""
     layers: list[Layer] = [input_of(inputs)]
     if are_small(inputs):
-        return [*layers, _convolution(64, 3, 1), BatchNorm(), Activation("relu")]
-    layers += [_convolution(64, 7, 2), BatchNorm(), Activation("relu")]
+        return [*layers, convolution(64, 3, 1), BatchNorm(), Activation("relu")]
+    layers += [convolution(64, 7, 2), BatchNorm(), Activation("relu")]
     return [*layers, MaxPool2D(3, stride=2, padding=1)]
 
 
@@ -379,7 +377,7 @@ def densenet121(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     for number in (6, 12, 24, 16):
         if channels > 64:
             channels //= 2
-            layers += [BatchNorm(), Activation("relu"), _convolution(channels, 1, 1), AvgPool2D(2)]
+            layers += [BatchNorm(), Activation("relu"), convolution(channels, 1, 1), AvgPool2D(2)]
         for _ in range(number):
             layers.append(dense_layer(32))
             channels += 32
@@ -395,8 +393,8 @@ def dense_layer(filters: int) -> Concat:
     """
     return Concat(
         [
-            *(BatchNorm(), Activation("relu"), _convolution(4 * filters, 1, 1)),
-            *(BatchNorm(), Activation("relu"), _convolution(filters, 3, 1)),
+            *(BatchNorm(), Activation("relu"), convolution(4 * filters, 1, 1)),
+            *(BatchNorm(), Activation("relu"), convolution(filters, 3, 1)),
         ]
     )
 
@@ -411,8 +409,8 @@ def basic_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:
     .. [1] He et al., Deep residual learning for image recognition, 2016, figure 5, left.
     """
     inside = [
-        *(_convolution(filters, 3, stride), BatchNorm(), Activation("relu")),
-        *(_convolution(filters, 3, 1), BatchNorm()),
+        *(convolution(filters, 3, stride), BatchNorm(), Activation("relu")),
+        *(convolution(filters, 3, 1), BatchNorm()),
     ]
     return [Residual(inside, _shortcut(channels, filters, stride)), Activation("relu")]
 
@@ -431,9 +429,9 @@ def bottleneck_block(
     """
     width = filters if width is None else width
     inside = [
-        *(_convolution(width, 1, 1), BatchNorm(), Activation("relu")),
-        *(_convolution(width, 3, stride, groups=groups), BatchNorm(), Activation("relu")),
-        *(_convolution(4 * filters, 1, 1), BatchNorm()),
+        *(convolution(width, 1, 1), BatchNorm(), Activation("relu")),
+        *(convolution(width, 3, stride, groups=groups), BatchNorm(), Activation("relu")),
+        *(convolution(4 * filters, 1, 1), BatchNorm()),
     ]
     return [Residual(inside, _shortcut(channels, 4 * filters, stride)), Activation("relu")]
 
@@ -441,10 +439,10 @@ def bottleneck_block(
 def _shortcut(channels: int, filters: int, stride: int) -> list[Layer] | None:
     if channels == filters and stride == 1:
         return None
-    return [_convolution(filters, 1, stride), BatchNorm()]
+    return [convolution(filters, 1, stride), BatchNorm()]
 
 
-def _convolution(
+def convolution(
     filters: int, window: int, stride: int, *, bias: bool = False, groups: int = 1
 ) -> Conv2D:
     """Return a convolution that keeps the size of an image but for its stride."""

@@ -80,8 +80,8 @@ class CheckpointOptions(BaseModel):
 
 
 @dataclass(frozen=True)
-class Going:
-    """A training that goes on: how far it has come, and what it had reported."""
+class Resumed:
+    """An earlier training that is resumed: how far it has come, and what it has reported."""
 
     progress: Progress
     reports: Reports
@@ -153,7 +153,7 @@ class Checkpoints:
         epochs: int,
         shown: Iterable[int],
         patience: int | None,
-    ) -> Going | None:
+    ) -> Resumed | None:
         """Return the longest beginning of a training of so many epochs; None if there is none.
 
         `shown` are the epochs after which the training reports: it does not go on from one that has
@@ -177,7 +177,7 @@ class Checkpoints:
             is_over = patience is not None and (rule is None or rule["waited"] >= patience)
             if is_over or not reports.keys() >= set(steps):
                 continue
-            return Going(progress, [(step, reports[step]) for step in steps], rule)
+            return Resumed(progress, [(step, reports[step]) for step in steps], rule)
         return None
 
     def _files_of(self, name: str) -> Iterator[tuple[int, Path]]:

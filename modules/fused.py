@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from .checkpoints import Checkpoints, Going
+from .checkpoints import Checkpoints, Resumed
 from .compute import MOST_NETWORKS, Compute
 from .evaluation import PreparedSplits, TrainingJob
 from .hyperparameters import (
@@ -96,13 +96,13 @@ class _Training:
     """Whether the learning curve of the trial is that of this network."""
     name: str = ""
     """Of its checkpoints, if there are any."""
-    going: Going | None = None
+    resumed: Resumed | None = None
     """From where it goes on."""
 
     @property
     def done(self) -> int:
         """Epochs that are done before."""
-        return 0 if self.going is None else self.going.progress.epochs
+        return 0 if self.resumed is None else self.resumed.progress.epochs
 
     def key(self, job: TrainingJob) -> tuple[Any, ...]:
         """Return the values in which trainings of one plan have to agree."""
@@ -169,7 +169,7 @@ class FusedTrainings:
                             trial, repeat, number, wanted, seed, report, epochs, repeat == 0
                         )
                         if self._checkpoints is not None:
-                            training = self._going_on(training, self._checkpoints)
+                            training = self._resumed(training, self._checkpoints)
                         key = (*training.key(job), training.done)
                         groups.setdefault(key, []).append(training)
             for key, group in groups.items():
@@ -177,15 +177,15 @@ class FusedTrainings:
                     results[training.trial][training.repeat][training.number] = found
         return results
 
-    def _going_on(self, training: _Training, checkpoints: Checkpoints) -> _Training:
+    def _resumed(self, training: _Training, checkpoints: Checkpoints) -> _Training:
         """Return a training that goes on from a checkpoint, if there is one."""
         wanted, plan, epochs = training.wanted, self._plan, training.epochs
         if self._rounds.jobs[training.number].is_test:
             plan = _ONCE
         name = checkpoints.name(wanted, training.seed, self._rounds[training.number], plan)
         shown = self._shown(epochs, plan) if len(self._rounds) == 1 else ()
-        going = checkpoints.find(name, epochs, shown, plan.patience)
-        return replace(training, name=name, going=going)
+        resumed = checkpoints.find(name, epochs, shown, plan.patience)
+        return replace(training, name=name, resumed=resumed)
 
     @staticmethod
     def _shown(epochs: int, plan: TrialPlan) -> Collection[int]:
@@ -326,9 +326,9 @@ class FusedTrainings:
     ) -> None:
         from dnn import resume_training
 
-        going = [training.going for training in trainings if training.going is not None]
-        kept = resume_training(networks, [each.progress for each in going])
-        for k, (each, curve) in enumerate(zip(going, curves, strict=True)):
+        resumed = [training.resumed for training in trainings if training.resumed is not None]
+        kept = resume_training(networks, [each.progress for each in resumed])
+        for k, (each, curve) in enumerate(zip(resumed, curves, strict=True)):
             curve += each.reports
             each.apply(rules[k] if rules else None, kept[k])
 

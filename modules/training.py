@@ -33,7 +33,7 @@ from .trial import DIVERGED, ERRORS, SPLITS, Report, Reports, known_metrics, mar
 from .trial_plan import BEST_EPOCH, TrialPlan
 
 if TYPE_CHECKING:
-    from dnn import Callback, EarlyStopping, Epoch, NeuralNetwork, RoutineTable
+    from dnn import Callback, EarlyStopping, Epoch, History, NeuralNetwork, RoutineTable
 
 _ON_CPU: Final = Compute()
 _ONCE: Final = TrialPlan()
@@ -228,16 +228,7 @@ class NetworkTrainer:
         model = _model(wanted, seed, data, self._table, self._compute, scheme, self._start)
         rule = self._plan.rule() if is_alone else None
         epochs = None if is_alone else self._epochs_of_all(wanted, report, scheme)
-        with self._compute.without_warnings():
-            history = model.fit(
-                data.training,
-                validation=data.validation if rule is not None else None,
-                epochs=epochs or wanted.epochs,
-                batch_size=batch_size_of(wanted),
-                class_weight=class_weight_of(wanted),
-                callbacks=[] if rule is None else [rule],
-                progress=False,
-            )
+        history = _fit(model, wanted, data, epochs or wanted.epochs, rule, self._compute)
         about = {**report.provenance, **self._rounds.describe()}
         if self._plan.patience is not None:
             about["epochs"] = len(history) if rule is None else best_epoch(rule, history)
@@ -280,16 +271,8 @@ class NetworkTrainer:
             if model is None:
                 model = _model(wanted, seed, data, self._table, self._compute, None, self._start)
                 rule = None if job.is_test else self._plan.rule()
-                with self._compute.without_warnings():
-                    model.fit(
-                        data.training,
-                        validation=data.validation if rule is not None else None,
-                        epochs=(epochs_to_test if job.is_test else None) or wanted.epochs,
-                        batch_size=batch_size_of(wanted),
-                        class_weight=class_weight_of(wanted),
-                        callbacks=[] if rule is None else [rule],
-                        progress=False,
-                    )
+                epochs = (epochs_to_test if job.is_test else None) or wanted.epochs
+                _fit(model, wanted, data, epochs, rule, self._compute)
             outputs = model(data.validation.x)
             yield job.test, data.in_units(loss_of(wanted, data.takes).point(outputs))
 
@@ -397,32 +380,23 @@ def train(
     most, rule = epochs or wanted.epochs, plan.rule()
     shown = _shown(report, most, rule)
     reported: Reports = []
-    callbacks: list[Callback] = [] if rule is None else [rule]
+    callbacks: list[Callback] = []
     if report is not None:
         callbacks.append(_epoch_reports(report, wanted, data, epoch_s, shown, reported))
         report.total = most
     if checkpoints is not None:
         name = checkpoints.name(wanted, seed, data, plan)
-        going = checkpoints.find(name, most, shown, plan.patience)
+        resumed = checkpoints.find(name, most, shown, plan.patience)
         callbacks.append(_saver(checkpoints, name, most, rule, report, reported))
-        if going is not None:
-            stopped_at = _reported_again(report, going.reports)
+        if resumed is not None:
+            stopped_at = _reported_again(report, resumed.reports)
             if stopped_at is not None:  # before the end of what is kept: trained up to there
-                most, callbacks = stopped_at, callbacks[: rule is not None]
+                most, callbacks = stopped_at, []
             else:
-                (best,) = resume_training(model, [going.progress])
-                going.apply(rule, best)
-                reported += going.reports
-    with compute.without_warnings():
-        model.fit(
-            data.training,
-            validation=None if rule is None else data.validation,
-            epochs=most - len(model.history),
-            batch_size=batch_size_of(wanted),
-            class_weight=class_weight_of(wanted),
-            callbacks=callbacks,
-            progress=False,
-        )
+                (best,) = resume_training(model, [resumed.progress])
+                resumed.apply(rule, best)
+                reported += resumed.reports
+    _fit(model, wanted, data, most - len(model.history), rule, compute, callbacks)
     history = model.history
     if compute.is_too_narrow(history):
         _raise_overflow(model, history.loss[0])
@@ -438,6 +412,28 @@ def train(
         outputs = model(data.validation.x)
         found[ERRORS] = data.standard_errors(loss_of(wanted, data.takes).point(outputs))
     return found
+
+
+def _fit(
+    model: NeuralNetwork,
+    wanted: Hyperparameters,
+    data: SplitData,
+    epochs: int,
+    rule: EarlyStopping | None,
+    compute: Compute,
+    callbacks: Sequence[Callback] = (),
+) -> History:
+    """Train a network; callbacks are called after a rule of patience."""
+    with compute.without_warnings():
+        return model.fit(
+            data.training,
+            validation=None if rule is None else data.validation,
+            epochs=epochs,
+            batch_size=batch_size_of(wanted),
+            class_weight=class_weight_of(wanted),
+            callbacks=[*([] if rule is None else [rule]), *callbacks],
+            progress=False,
+        )
 
 
 def _raise_overflow(model: NeuralNetwork, loss: float) -> NoReturn:

@@ -100,7 +100,11 @@ class WrongCell(Exception):
 
 def shown(cell: str) -> str:
     """Return a cell in quotes, a long one shortened."""
-    return repr(cell if len(cell) <= _SHOWN else f"{cell[:_SHOWN]}...")
+    return repr(_short(cell))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def plain_text(cell: str) -> str:
@@ -132,7 +136,7 @@ def problem_of_number(name: str, cell: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return '"' + (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...") + '"'
+    return f'"{_short(text)}"'
 
 
 @dataclass(frozen=True)
@@ -184,11 +188,10 @@ class TextCells:
 
     def add(self, cells: Sequence[str]) -> None:
         """Code the next cells; a `WrongCell` if one is not of the column's kind."""
+        plain = cells
         if self._decimal != "." and not self._are_texts:
             plain = [cell.replace(self._decimal, ".") for cell in cells]
-            part = self._numbers(plain)
-        else:
-            part = None if self._are_texts else self._numbers(cells)
+        part = None if self._are_texts else self._numbers(plain)
         if part is not None:
             if self._are_texts is None and not np.isnan(part).all():
                 self._are_texts = False
@@ -302,7 +305,11 @@ class TextCells:
                 row = int(np.argmax(values == code))
                 raise WrongCell(row, f"{shown(text)} is neither true nor false")
             found[code] = given
-        return found[np.where(np.isnan(values), len(self._codes), values).astype(np.intp)]
+        return found[self._places(values)]
+
+    def _places(self, values: Array) -> Array:
+        """Return codes as indices, that of a missing cell last."""
+        return np.where(np.isnan(values), len(self._codes), values).astype(np.intp)
 
     def _dates(self, values: Array) -> Column:
         found = np.full((2, len(self._codes) + 1), np.nan)
@@ -315,8 +322,7 @@ class TextCells:
                 wanted = f"in the format {self._format!r}" if self._format else "such as 2024-05-31"
                 row = int(np.argmax(values == code))
                 raise WrongCell(row, f"{shown(text)} is no date {wanted}") from None
-        codes = np.where(np.isnan(values), len(self._codes), values).astype(np.intp)
-        days, seconds = found[:, codes]
+        days, seconds = found[:, self._places(values)]
         return Column(self.name, "date", days, seconds=seconds if np.nansum(seconds) else None)
 
 

@@ -166,26 +166,10 @@ def read_images(
 ) -> NewRows:
     """Return new images, read as those of the training, as rows.
 
-    Parameters
-    ----------
-    path : path
-        An image; a folder of images, or of folders that are called as the classes; or a table of
-        names of files beside it, with or without the columns of labels.
-    reading : ImageReading
-    shape : tuple of int
-        Channels, rows and columns of an image.
-    classes : sequence
-        Names of the classes, if there are any.
-
-    Returns
-    -------
-    NewRows
-        With the labels that folders or a table say; its cells are the names of files.
-
-    Raises
-    ------
-    DataError
-        If there is no image, or a file is none, or of another size.
+    They are an image; a folder of images, or of folders that are called as `classes`; or a table of
+    names of files beside it, with or without labels. `shape` is that of an image. Rows have the
+    labels that folders or a table say, and the names of files as cells. A `DataError` if there is
+    no image, or a file is none, or of another size.
     """
     place = Path(path)
     labels = targets = None

@@ -110,18 +110,9 @@ class ImageReading:
     def read(self, files: Sequence[Path], shape: tuple[int, ...] | None = None) -> Array:
         """Return images as an array, shape (n, channels, rows, columns).
 
-        A large array is mapped from a temporary file, which is removed with the array.
-
-        Parameters
-        ----------
-        files : sequence of Path
-        shape : tuple of int, optional
-            Channels, rows and columns that each of them has to have; those of the first by default.
-
-        Raises
-        ------
-        DataError
-            If a file cannot be read as an image, or is of another size; it is named.
+        A large array is mapped from a temporary file, which is removed with the array. Each image
+        has to have the `shape`, that of the first by default. A `DataError` names the file that is
+        of another one, or cannot be read as an image.
         """
         library = _pillow()
         is_known = shape is not None

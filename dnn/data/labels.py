@@ -116,23 +116,10 @@ def label_weights(
 ) -> Array:
     """Return the weight of each label of each sample, where any number of labels may be true.
 
-    Parameters
-    ----------
-    labels : array, shape (n, count)
-        0 or 1, of the training samples.
-    weights : mapping of label to float, or "balanced"
-        ``"balanced"``: of each label, samples that have it weigh as much as those that do not, and
-        1 on the average; a label that all have or none has weighs 1. In a mapping the factor where
-        a label is true, 1 if it is left out.
-
-    Returns
-    -------
-    array of float64, shape (n, count)
-
-    Raises
-    ------
-    ConfigurationError
-        As for `class_weights`.
+    `labels` are 0 or 1, shape (n, count), of the training samples, and so is the result of float64.
+    ``"balanced"``: of each label, samples that have it weigh as much as those that do not, and 1 on
+    the average; a label that all or none have weighs 1. A mapping has the factors where labels are
+    true, 1 for those that are left out. Errors as of `class_weights`.
     """
     if not isinstance(weights, str):
         return np.where(labels > 0, _given_weights(weights, labels.shape[1]), 1.0)

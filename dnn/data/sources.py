@@ -211,20 +211,10 @@ def open_table(
 
     Parameters
     ----------
-    given : path, mapping or frame
-        A file ends in ``.parquet`` or ``.npz``, or else is text, perhaps compressed by gzip.
-    delimiter : str, optional
-        Between the cells of a text; by default a tab where the file ends in ``.tsv`` or ``.tab``,
-        else whichever of ``, ; tab |`` the first line has.
-    header : bool, optional
-        Whether the first row of a text holds names; by default it does if none of its cells is a
-        number or stands for a missing one, or if all `names` are there.
-    missing : collection of str
-        Texts that stand for a missing cell.
-    decimal : str
-        What stands before the decimals of numbers in a text.
+    given, delimiter, header, missing, decimal
+        As of `dnn.load_table`.
     names : collection of str
-        Names that columns may have though they are numbers.
+        The first row of a text holds names if all of these are there, though they are numbers.
     is_text : bool
         Whether a file is text whatever its suffix is.
     keeps_rows : bool

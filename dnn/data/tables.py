@@ -18,7 +18,7 @@ import numpy as np
 
 from dnn.arrays import narrowed
 from dnn.backend import Array
-from dnn.data.cells import Column, Wanted, problem_of_number, shown
+from dnn.data.cells import TRUTHS, Column, Wanted, problem_of_number, shown
 from dnn.data.columns import TIME, Columns
 from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
@@ -322,16 +322,9 @@ def _features(
 
 @dataclass(frozen=True, eq=False)
 class _Answers:
-    """What is to be predicted.
+    """What is to be predicted, as of a `Dataset`; `names` are those of targets or labels.
 
-    Attributes
-    ----------
-    y, classes, task
-        As of a `Dataset`.
-    numbers : dict of str to int
-        The class of each name, or the place of each label of which cells have several.
-    names : tuple of str
-        Of targets or labels.
+    `numbers` are the class of each name, or the place of each label of which cells have several.
     """
 
     y: Array
@@ -405,13 +398,9 @@ def _several_labels(table: Source, columns: Sequence[Column], separator: str) ->
 def _truths(table: Source, column: Column) -> Array:
     """Return a column of labels as 0 and 1."""
     values = column.values
-    if column.kind == "category" and {each.lower() for each in column.categories} <= {
-        "true",
-        "false",
-    }:
-        values = np.array([float(each.lower() == "true") for each in column.categories])[
-            np.where(np.isnan(values), 0, values).astype(np.intp)
-        ]
+    if column.kind == "category" and {each.lower() for each in column.categories} <= {*TRUTHS}:
+        of_code = np.array([TRUTHS[each.lower()] for each in column.categories])
+        values = of_code[np.where(np.isnan(values), 0, values).astype(np.intp)]
     elif column.kind == "category":
         first = column.categories[0]
         raise LabelError(f"{table.where}: label {column.name!r} is {first!r}, and is to be 0 or 1")

@@ -47,26 +47,6 @@ def _not(x: Node) -> Node:
     return graph.equal(x, constant(False, bool))
 
 
-def _is_nan(x: Node) -> Node:
-    return _not(graph.equal(x, x))
-
-
-def _erf(x: Node) -> Node:
-    return graph.normal_cdf(x * math.sqrt(2.0)) * 2.0 - 1.0
-
-
-def _reciprocal(x: Node) -> Node:
-    return 1.0 / x
-
-
-def _softsign(x: Node) -> Node:
-    return x / (abs(x) + 1.0)
-
-
-def _mish(x: Node) -> Node:
-    return x * graph.tanh(graph.softplus(x))
-
-
 def _sine(x: Node) -> Node:
     """Return the sine, computed in float64: a series after x is brought into -pi / 2 .. pi / 2."""
     wide = graph.cast(x, np.float64)
@@ -85,61 +65,37 @@ def _cosine(x: Node) -> Node:
     return graph.cast(_sine(graph.cast(x, np.float64) + math.pi / 2), x.dtype)
 
 
-def _tangent(x: Node) -> Node:
-    return _sine(x) / _cosine(x)
-
-
 def _sinh(x: Node) -> Node:
     y = graph.expm1(abs(x))
-    return _sign(x) * (y + y / (y + 1.0)) * 0.5
-
-
-def _cosh(x: Node) -> Node:
-    return (graph.exp(x) + graph.exp(-x)) * 0.5
-
-
-def _sign(x: Node) -> Node:
-    return apply("sign", x)
-
-
-def _copied(x: Node) -> Node:
-    return x
-
-
-def _negated(x: Node) -> Node:
-    return -x
-
-
-def _ceil(x: Node) -> Node:
-    return -floor(-x) if x.dtype.kind == "f" else x
+    return apply("sign", x) * (y + y / (y + 1.0)) * 0.5
 
 
 _UNARY: dict[str, Callable[[Node], Node]] = {
     "Abs": graph.abs,
-    "Ceil": _ceil,
+    "Ceil": lambda x: -floor(-x) if x.dtype.kind == "f" else x,
     "Cos": _cosine,
-    "Cosh": _cosh,
-    "Erf": _erf,
+    "Cosh": lambda x: (graph.exp(x) + graph.exp(-x)) * 0.5,
+    "Erf": lambda x: graph.normal_cdf(x * math.sqrt(2.0)) * 2.0 - 1.0,
     "Exp": graph.exp,
     "Floor": floor,
     "HardSwish": graph.hard_swish,
-    "Identity": _copied,
-    "IsNaN": _is_nan,
+    "Identity": lambda x: x,
+    "IsNaN": lambda x: _not(graph.equal(x, x)),
     "Log": graph.log,
-    "Mish": _mish,
-    "Neg": _negated,
+    "Mish": lambda x: x * graph.tanh(graph.softplus(x)),
+    "Neg": lambda x: -x,
     "Not": _not,
-    "Reciprocal": _reciprocal,
+    "Reciprocal": lambda x: 1.0 / x,
     "Relu": graph.relu,
     "Round": rounded,
     "Sigmoid": graph.sigmoid,
-    "Sign": _sign,
+    "Sign": lambda x: apply("sign", x),
     "Sin": _sine,
     "Sinh": _sinh,
     "Softplus": graph.softplus,
-    "Softsign": _softsign,
+    "Softsign": lambda x: x / (abs(x) + 1.0),
     "Sqrt": graph.sqrt,
-    "Tan": _tangent,
+    "Tan": lambda x: _sine(x) / _cosine(x),
     "Tanh": graph.tanh,
 }
 
@@ -163,8 +119,7 @@ def _cast(call: Call) -> Node:
     if call.onnx_node.op_type == "CastLike":
         dtype = call.inputs[1].dtype
     else:
-        helper = call.trace.file.onnx.helper
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(call.get("to")))
+        dtype = call.trace.file.dtype(call.get("to"))
     if not is_usual(dtype):
         call.refuse(f"the type of its result, {dtype}, is of no numbers that are computed with")
     x = call.node()
@@ -267,22 +222,6 @@ def _quotient(a: Node, b: Node) -> Node:
     return graph.cast(graph.cast(a, np.float64) / graph.cast(b, np.float64), a.dtype)
 
 
-def _either(a: Node, b: Node) -> Node:
-    return a + b
-
-
-def _differs(a: Node, b: Node) -> Node:
-    return _not(graph.equal(a, b))
-
-
-def _less(a: Node, b: Node) -> Node:
-    return graph.greater(b, a)
-
-
-def _less_equal(a: Node, b: Node) -> Node:
-    return graph.greater_equal(b, a)
-
-
 _BINARY: dict[str, Callable[[Node, Node], Node]] = {
     "Add": graph.add,
     "And": graph.multiply,
@@ -290,12 +229,12 @@ _BINARY: dict[str, Callable[[Node, Node], Node]] = {
     "Equal": graph.equal,
     "Greater": graph.greater,
     "GreaterOrEqual": graph.greater_equal,
-    "Less": _less,
-    "LessOrEqual": _less_equal,
+    "Less": lambda a, b: graph.greater(b, a),
+    "LessOrEqual": lambda a, b: graph.greater_equal(b, a),
     "Mul": graph.multiply,
-    "Or": _either,
+    "Or": graph.add,
     "Sub": graph.subtract,
-    "Xor": _differs,
+    "Xor": lambda a, b: _not(graph.equal(a, b)),
 }
 
 
@@ -341,9 +280,8 @@ def _modulo(call: Call) -> Node:
     if dtype.kind != "f":
         a, b = graph.cast(a, np.float64), graph.cast(b, np.float64)
     ratio = a / b
-    whole = (
-        graph.cast(graph.cast(ratio, np.int64), a.dtype) if call.get("fmod", 0) else floor(ratio)
-    )
+    is_c = call.get("fmod", 0)  # rounded towards 0
+    whole = graph.cast(graph.cast(ratio, np.int64), a.dtype) if is_c else floor(ratio)
     return graph.cast(a - whole * b, dtype)
 
 

@@ -12,6 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from dnn.backend import Array
 from dnn.errors import CheckpointError
 from dnn.io.onnx_export import require_onnx
@@ -63,6 +65,17 @@ class OnnxFile:
         """The version of ONNX's own operators."""
         return next((self.opsets[each] for each in DOMAINS if each in self.opsets), 1)
 
+    @property
+    def inputs(self) -> list[Any]:
+        """The inputs of the main graph that are no tensors of the file, each a ValueInfoProto."""
+        known = self.arrays(self.graph)
+        return [each for each in self.graph.input if each.name not in known]
+
+    def dtype(self, elements: int) -> np.dtype[Any]:
+        """Return the type of elements that ONNX has a number for."""
+        found: np.dtype[Any] = self.onnx.helper.tensor_dtype_to_np_dtype(elements)
+        return found
+
     def refuse(self, node: Any, message: str) -> NoReturn:
         """Raise `CheckpointError`, with operator and name of a node."""
         raise CheckpointError(f"{self.path}: {node_name(node)}: {message}")
@@ -101,20 +114,8 @@ def node_name(node: Any) -> str:
 def read_onnx(path: str | PathLike[str]) -> OnnxFile:
     """Read the file of an ONNX model, with tensors that lie in other files of its folder.
 
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    OnnxFile
-
-    Raises
-    ------
-    CheckpointError
-        If a file cannot be read or is no valid model, or a tensor lies outside of its folder.
-    MissingDependencyError
-        If onnx is not installed.
+    A `CheckpointError` if a file cannot be read or is no valid model, or a tensor lies outside of
+    its folder; a `MissingDependencyError` if onnx is not installed.
     """
     onnx = require_onnx()
     file = Path(path)

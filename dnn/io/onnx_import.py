@@ -10,7 +10,7 @@ layer, `OnnxGraph`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +21,12 @@ from dnn.errors import CheckpointError, DnnError
 from dnn.io.onnx_export import GATES
 from dnn.io.onnx_file import OnnxFile, read_onnx
 from dnn.io.onnx_layer import OnnxGraph
-from dnn.io.onnx_nodes import NodeReader
+from dnn.io.onnx_nodes import NodeReader, NotLayers, need
 from dnn.io.onnx_simplify import simplified
 from dnn.io.onnx_trace import WRONG, FixedBatch, UnknownValue
 from dnn.io.weights import load_arrays, weights_of
-from dnn.layers import (
-    Concat,
-    Input,
-    Layer,
-    Residual,
-)
-from dnn.layers.basic import Nested
+from dnn.layers import Concat, Input, Layer, Residual
+from dnn.layers.basic import leaves_of
 from dnn.layers.layer import build_all
 
 if TYPE_CHECKING:
@@ -54,7 +49,7 @@ def import_onnx(path: str | PathLike[str]) -> ImportedLayers:
     first = reader.input(given)
     try:
         return reader.read(given, first)
-    except (DnnError, FixedBatch, UnknownValue, *WRONG):
+    except (DnnError, FixedBatch, NotLayers, UnknownValue, *WRONG):
         return ImportedLayers(file.path, [first, OnnxGraph(file)], {})
 
 
@@ -96,9 +91,7 @@ class _Reader(NodeReader):
 
     def only_input(self) -> Any:
         """Return the only input, or refuse a graph with several, or several outputs."""
-        graph = self.file.graph
-        known = self.file.arrays(graph)
-        inputs = [each for each in graph.input if each.name not in known]
+        graph, inputs = self.file.graph, self.file.inputs
         if len(inputs) != 1 or len(graph.output) != 1:
             counts = f"{len(inputs)} and {len(graph.output)}"
             message = f"a network has one input and one output, and there are {counts}"
@@ -113,23 +106,20 @@ class _Reader(NodeReader):
         for node in self.graph.node:  # in topological order, as ONNX requires
             self.link(node, given.name)
         path = self.path_to(self.graph.output[0].name)
-        if path[-1] != given.name:
-            raise CheckpointError(f"{self.path}: its output does not depend on its input")
+        need(path[-1] == given.name)
         layers = [first, *self.layers(path[::-1])]
         self.check_sizes(layers)
         return ImportedLayers(self.path, layers, self.arrays)
 
     def check_sizes(self, layers: Sequence[Layer]) -> None:
-        """Refuse layers with more parameters than the file has, before any is allocated."""
+        """Check that the file has all parameters of the layers, before any is allocated."""
         built = copy.deepcopy(list(layers))
         assert isinstance(built[0], Input)
         build_all(built, built[0].shape, np.dtype(np.float32))
-        for layer, as_built in zip(_flat(layers), _flat(built), strict=True):
+        for layer, as_built in zip(leaves_of(layers), leaves_of(built), strict=True):
             wanted = sum(each.node.size for each in as_built.parameters)
             given = sum(array.size for array in self.arrays.get(id(layer), {}).values())
-            if wanted > given:
-                message = f"{as_built.name} takes {wanted} parameters, and there are {given}"
-                raise CheckpointError(f"{self.path}: {message}")
+            need(wanted <= given)
 
     def input(self, given: Any) -> Input:
         kinds = self.onnx.TensorProto
@@ -153,12 +143,9 @@ class _Reader(NodeReader):
         data = [name for name in self.operands(node) if name and name not in self.constants]
         if len(data) == 2 and node.op_type in ("Add", "Concat"):
             first, second = self.path_to(data[0]), set(self.path_to(data[1]))
-            parts = next((value for value in first if value in second), None)
-            if parts is None:
-                self.refuse(node, "its inputs have nothing in common")
-            data = [parts]
+            data = [value for value in first if value in second][:1]
         if len(data) != 1 or (data[0] != start and data[0] not in self.before):
-            return  # refused later, if an output depends on it
+            return  # no layers, if the output depends on it
         read = 2 if node.op_type in GATES else 1  # recurrent: all states, and the last state
         self.before |= {name: data[0] for name in node.output[:read] if name}
 
@@ -180,16 +167,7 @@ class _Reader(NodeReader):
         path = [value]
         while path[-1] in self.before:
             path.append(self.before[path[-1]])
-        end = path[-1]
-        while end in self.producer:
-            node = self.producer[end]
-            unread = (x for x in node.input if x in self.producer and x not in self.before)
-            if further := next(unread, ""):
-                end = further
-                continue
-            if end != node.output[0]:
-                self.refuse(node, f"its output {end!r} is nothing that layers put out")
-            self.refuse(node, f"a node of {len(node.input)} inputs that layers cannot express")
+        need(path[-1] not in self.producer)
         return path
 
     # -- and forward, layer by layer ---------------------------------------------------------------
@@ -207,19 +185,16 @@ class _Reader(NodeReader):
             if kind == "Transpose" and self.attributes(node).get("perm") == [1, 0, 2]:
                 time_first = not time_first
                 continue
-            if value in self.done:
-                self.refuse(node, "what it puts out goes into several branches, not from one place")
+            need(value not in self.done)  # else it goes into several branches
             self.done |= set(node.output)
             if kind in GATES:
-                if not time_first:
-                    self.refuse(node, "its input must be transposed to (steps, batch, features)")
+                need(time_first)
                 whole = value == node.output[0]
                 found.append(self.recurrent(node, whole))
                 i += self.joined_directions(node, whole, following)
                 time_first = whole
                 continue
-            if time_first:
-                self.refuse(node, "what is between recurrent layers must be transposed back")
+            need(not time_first)
             if kind == "MatMul":
                 bias = self.bias_after(following)
                 found.append(self.matmul(node, bias))
@@ -230,20 +205,14 @@ class _Reader(NodeReader):
                 found.append(self.join(node, value, operands))
             else:
                 found += self.layers_of(node, found)
-            if self.keeps_axes(node) and (
-                not following or following[0].op_type not in ("Flatten", "Reshape", "Squeeze")
-            ):
-                self.refuse(node, "layers drop the axes of an image with its means: flatten them")
-        if time_first:
-            self.refuse(self.producer[path[-1]], "states are not transposed back")
+            if self.keeps_axes(node):  # which layers drop
+                need(bool(following) and following[0].op_type in ("Flatten", "Reshape", "Squeeze"))
+        need(not time_first)
         return found
 
     def join(self, node: Any, value: str, data: Sequence[str]) -> Layer:
         """Return the `Residual` or `Concat` layer of a node that joins two branches."""
-        if len(data) != 2 or self.constants.keys() & set(data):
-            self.refuse(node, "layers put two branches together, and no constants")
-        if self.depth == DEEPEST:
-            self.refuse(node, f"branches inside of branches, more than {DEEPEST} deep")
+        need(len(data) == 2 and not self.constants.keys() & set(data) and self.depth < DEEPEST)
         start = self.before[value]
         branches = []
         self.depth += 1
@@ -252,19 +221,7 @@ class _Reader(NodeReader):
             branches.append(self.layers(path[: path.index(start) + 1][::-1]))
         self.depth -= 1
         if node.op_type == "Concat":
-            if self.attributes(node).get("axis") != 1 or branches[0] or not branches[1]:
-                self.refuse(node, "layers put a branch behind what it starts from, along axis 1")
+            need(self.attributes(node).get("axis") == 1 and not branches[0] and bool(branches[1]))
             return Concat(branches[1])
         shortcut, layers = sorted(branches, key=len)
-        if not layers:
-            self.refuse(node, "it adds a value to itself")
         return Residual(layers, shortcut or None)
-
-
-def _flat(layers: Sequence[Layer]) -> Iterator[Layer]:
-    """Yield all layers in order, the inner layers in place of nested ones."""
-    for layer in layers:
-        if isinstance(layer, Nested):
-            yield from _flat(layer.inside)
-        else:
-            yield layer

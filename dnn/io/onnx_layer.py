@@ -52,8 +52,7 @@ class OnnxGraph(Layer):
         """Declare the weights, with the values of the file."""
         self._weights: dict[str, tuple[Array, Node]] = {}
         self._ranges: list[tuple[int, int]] = []
-        tensor = self._input.type.tensor_type
-        dtype = self.file.onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        dtype = self.file.dtype(self._input.type.tensor_type.elem_type)
         batch = self._stated or 1
         self._traced(placeholder((batch, *shape), dtype), _Weights(self, declares=True))
 
@@ -65,8 +64,7 @@ class OnnxGraph(Layer):
 
     @property
     def _input(self) -> Any:
-        known = self.file.arrays(self.file.graph)
-        (given,) = (each for each in self.file.graph.input if each.name not in known)
+        (given,) = self.file.inputs
         return given
 
     @property
@@ -95,7 +93,7 @@ class OnnxGraph(Layer):
 
     def _traced(self, x: Node, leaves: Leaves, batch: tuple[int, int] | None = None) -> Node:
         given = self._input
-        dtype = self.file.onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type)
+        dtype = self.file.dtype(given.type.tensor_type.elem_type)
         try:
             first = {given.name: operations.cast(x, dtype)}
             trace = Trace(self.file, leaves, batch)
@@ -142,13 +140,9 @@ class _Weights(Leaves):
     def made(self, name: str, array: Array, trained: bool) -> Node:
         """Return the node of a known value."""
         if trained and array.dtype.kind == "f" and array.ndim and array.size > 1:
-            if self.declares and self.is_weight(array):
+            if self.declares and id(array) in self.of_file:
                 self.layer.declare(name, array)
             node = self.layer.weight(name, array)
             if node is not None:
                 return node
         return constant(array, array.dtype)
-
-    def is_weight(self, array: Array) -> Any:
-        """Whether a value comes from tensors of the file."""
-        return id(array) in self.of_file

@@ -90,10 +90,7 @@ class OnnxModel:
         self._ops = ops_for(device)
         self._file = read_onnx(path)
         graph = self._file.graph
-        known = self._file.arrays(graph)
-        self.inputs = {
-            each.name: _info(self._file, each) for each in graph.input if each.name not in known
-        }
+        self.inputs = {each.name: _info(self._file, each) for each in self._file.inputs}
         self.outputs = {each.name: _info(self._file, each) for each in graph.output}
         self._batch = self._stated_batch()
         self._leaves = Leaves()
@@ -270,7 +267,7 @@ def _info(file: OnnxFile, given: Any) -> ValueInfo:
         raise CheckpointError(f"{file.path}: its value {given.name!r} is no tensor")
     tensor = given.type.tensor_type
     try:
-        dtype = np.dtype(file.onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        dtype = file.dtype(tensor.elem_type)
     except (KeyError, TypeError):
         raise CheckpointError(
             f"{file.path}: the type of its value {given.name!r} is unknown"

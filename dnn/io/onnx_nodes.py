@@ -1,19 +1,17 @@
 """Translation of single nodes of an ONNX graph into layers with their parameters.
 
-The method ``read_NAME`` translates a node of the operator NAME. A node that layers cannot express
-is refused by its name.
+The method ``read_NAME`` translates a node of the operator NAME, or raises `NotLayers`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from dnn.backend import Array
-from dnn.errors import CheckpointError, ConfigurationError
 from dnn.io.onnx_export import GATES
 from dnn.io.onnx_simplify import ACTIVATION
 from dnn.layers import (
@@ -37,7 +35,17 @@ from dnn.layers import (
     Upsample2D,
 )
 
-__all__ = ["NodeReader"]
+__all__ = ["NodeReader", "NotLayers", "need"]
+
+
+class NotLayers(Exception):
+    """Layers cannot express a graph."""
+
+
+def need(is_so: bool) -> None:
+    """Raise `NotLayers` unless a node is as layers compute it."""
+    if not is_so:
+        raise NotLayers
 
 
 class NodeReader:
@@ -61,11 +69,6 @@ class NodeReader:
         self.constants: dict[str, Array] = {}
         self.arrays: dict[int, dict[str, Array]] = {}
 
-    def refuse(self, node: Any, message: str) -> NoReturn:
-        """Raise `CheckpointError`, with the name of a node."""
-        name = node.name or next(iter(node.output), "")
-        raise CheckpointError(f"{self.path}: node {name!r} ({node.op_type}): {message}")
-
     def attributes(self, node: Any) -> dict[str, Any]:
         """Return a node's attributes by name, with bytes decoded to str."""
         found = {}
@@ -77,18 +80,14 @@ class NodeReader:
     def tensor(self, node: Any, index: int) -> Array | None:
         """Return a constant input of a node; None if the node lacks this input."""
         name = node.input[index] if index < len(node.input) else ""
-        if not name:
-            return None
-        if name not in self.constants:
-            self.refuse(node, f"its input {name!r} must be a constant")
-        return self.constants[name]
+        need(not name or name in self.constants)
+        return self.constants[name] if name else None
 
     def weight(self, node: Any, index: int, ndim: int) -> Array:
-        """Return a constant input of a node, or refuse one without `ndim` axes."""
+        """Return a constant input of a node, of `ndim` axes."""
         array = self.tensor(node, index)
         if array is None or array.ndim != ndim or 0 in array.shape:
-            found = "left out" if array is None else f"of shape {array.shape}"
-            self.refuse(node, f"its input {index} must have {ndim} axes, and is {found}")
+            raise NotLayers
         return array
 
     def integers(self, node: Any, index: int, name: str) -> list[int] | None:
@@ -104,14 +103,12 @@ class NodeReader:
         return layer
 
     def check(self, node: Any, **wanted: Any) -> None:
-        """Refuse a node if an attribute has another value than `wanted`."""
+        """Raise `NotLayers` if an attribute has another value than `wanted`."""
         attributes = self.attributes(node)
         for name, value in wanted.items():
             given = attributes.get(name, value)
-            if given != value and not (
-                isinstance(value, float) and math.isclose(given, value, rel_tol=1e-6)
-            ):
-                self.refuse(node, f"{name} = {given!r}, and layers have {value!r}")
+            is_near = isinstance(value, float) and math.isclose(given, value, rel_tol=1e-6)
+            need(given == value or is_near)
 
     def layers_of(self, node: Any, found: Sequence[Layer]) -> list[Layer]:
         """Return the layers of a single node, which follow the layers already found."""
@@ -131,13 +128,8 @@ class NodeReader:
             return [] if is_flat else [Flatten()]
         read = getattr(self, f"read_{kind}", None)
         if read is None:
-            self.refuse(node, "layers cannot express this operator")
-        try:
-            return [read(node)]
-        except CheckpointError:
-            raise
-        except (ArithmeticError, ConfigurationError, LookupError, TypeError, ValueError) as error:
-            self.refuse(node, f"its attributes cannot be read: {error}")  # such as a stride of 0
+            raise NotLayers
+        return [read(node)]
 
     # -- methods for single kinds of nodes ---------------------------------------------------------
 
@@ -147,16 +139,13 @@ class NodeReader:
         return Activation("softmax")
 
     def check_flattens(self, node: Any) -> None:
-        """Refuse a node that does not flatten each sample to a vector."""
+        """Raise `NotLayers` unless a node flattens each sample to a vector."""
         if node.op_type == "Flatten":
             self.check(node, axis=1)
         elif node.op_type == "Squeeze":
-            if self.integers(node, 1, "axes") != [2, 3]:
-                self.refuse(node, "layers drop the axes 2 and 3 of a pooled image alone")
-        elif node.op_type == "Reshape":
-            shape = self.integers(node, 1, "shape") or []
-            if len(shape) != 2 or shape[0] not in (0, self.batch) or shape[1] != -1:
-                self.refuse(node, f"to {shape}: layers make vectors of samples, (0, -1)")
+            need(self.integers(node, 1, "axes") == [2, 3])
+        else:
+            need(self.integers(node, 1, "shape") in ([0, -1], [self.batch, -1]))
 
     def read_Gemm(self, node: Any) -> Layer:
         """Return a fully connected layer; its weight may be transposed."""
@@ -167,16 +156,14 @@ class NodeReader:
 
     def matmul(self, node: Any, bias: Array | None) -> Layer:
         """Return a fully connected layer of a product, with the bias that the next node adds."""
-        if node.input[0] in self.constants:
-            self.refuse(node, "the constant must be the second factor")
+        need(node.input[0] not in self.constants)
         return self.fully_connected(node, self.weight(node, 1, 2).T, bias)
 
     def fully_connected(self, node: Any, weight: Array, bias: Array | None) -> Layer:
         """Return a layer with a weight of shape (units, inputs)."""
         units = len(weight)
         if bias is not None:
-            if bias.size != units or bias.shape[-1:] != (units,):
-                self.refuse(node, f"a bias of shape {bias.shape} for {units} units")
+            need(bias.size == units == bias.shape[-1])
             bias = bias.reshape(units)
         layer = FullyConnected(units, bias=bias is not None, initializer="zeros")
         return self.keep(layer, weight=weight, bias=bias)
@@ -195,16 +182,9 @@ class NodeReader:
         attributes = self.attributes(node)
         self.check(node, auto_pad="NOTSET", ceil_mode=0, storage_order=0)
         pads = attributes.get("pads", [0, 0, 0, 0])
-        if len(pads) != 4:
-            self.refuse(node, f"pads = {pads}, and an image has 4 sides")
         top, left, bottom, right = pads
         padding = ((top, bottom), (left, right))
         return {"stride": tuple(attributes.get("strides", [1, 1])), "padding": padding}
-
-    def check_image(self, node: Any, axes: int) -> None:
-        """Refuse a node whose windows do not have two axes."""
-        if axes != 2:
-            self.refuse(node, f"windows of {axes} axes, and layers have those of 2")
 
     def read_Conv(self, node: Any) -> Layer:
         """Return a convolution of images or of signals."""
@@ -212,7 +192,6 @@ class NodeReader:
         weight, bias = self.tensor(node, 1), self.tensor(node, 2)
         if weight is not None and weight.ndim == 3:
             return self.conv1d(node, weight, bias)
-        self.check_image(node, 0 if weight is None else weight.ndim - 2)
         weight = self.weight(node, 1, 4)
         filters, _, rows, columns = weight.shape
         self.check(node, kernel_shape=[rows, columns])
@@ -244,30 +223,27 @@ class NodeReader:
         return self.keep(layer, weight=weight, bias=bias)
 
     def read_MaxPool(self, node: Any) -> Layer:
-        """Return a maximum pooling; dilation is refused."""
-        window = self.attributes(node)["kernel_shape"]
-        self.check_image(node, len(window))
-        self.check(node, dilations=[1, 1])
-        return MaxPool2D(tuple(window), **self.windows(node))
+        """Return a maximum pooling without dilation."""
+        return MaxPool2D(self.pooled(node), **self.windows(node))
 
     def read_AveragePool(self, node: Any) -> Layer:
-        """Return an average pooling; dilation is refused."""
-        attributes = self.attributes(node)
-        self.check_image(node, len(attributes["kernel_shape"]))
+        """Return an average pooling without dilation."""
+        counts = bool(self.attributes(node).get("count_include_pad", 0))
+        return AvgPool2D(self.pooled(node), counts_padding=counts, **self.windows(node))
+
+    def pooled(self, node: Any) -> tuple[int, int]:
+        """Return rows and columns of the windows of a pooling."""
         self.check(node, dilations=[1, 1])
-        counts = bool(attributes.get("count_include_pad", 0))
-        window = tuple(attributes["kernel_shape"])
-        return AvgPool2D(window, counts_padding=counts, **self.windows(node))
+        rows, columns = self.attributes(node)["kernel_shape"]
+        return rows, columns
 
     def read_GlobalAveragePool(self, node: Any) -> Layer:
         """Return the global average pooling."""
         return GlobalAvgPool2D()
 
     def read_ReduceMean(self, node: Any) -> Layer:
-        """Return the global average pooling; means over other axes are refused."""
-        axes = self.integers(node, 1, "axes")
-        if axes not in ([2, 3], [-2, -1], [-1, -2]):
-            self.refuse(node, f"over the axes {axes}: layers take means of channels, (2, 3)")
+        """Return the global average pooling, if the mean is over rows and columns."""
+        need(self.integers(node, 1, "axes") in ([2, 3], [-2, -1], [-1, -2]))
         return GlobalAvgPool2D()
 
     def keeps_axes(self, node: Any) -> bool:
@@ -281,19 +257,15 @@ class NodeReader:
         self.check(node, mode="nearest", antialias=0, axes=[0, 1, 2, 3])
         attributes = self.attributes(node)
         how = attributes.get("coordinate_transformation_mode"), attributes.get("nearest_mode")
-        scales = self.tensor(node, 2)
-        if how != ("asymmetric", "floor") or scales is None or scales.shape != (4,):
-            self.refuse(node, "layers repeat elements: scales, 'asymmetric' and 'floor'")
-        ones, factor = scales[:2], tuple(int(scale) for scale in scales[2:])
-        if (ones != 1).any() or (scales[2:] != factor).any():
-            self.refuse(node, f"scales {scales.tolist()}, and layers have (1, 1, m, n)")
-        return Upsample2D(factor)
+        scales = self.weight(node, 2, 1)
+        rows, columns = (int(scale) for scale in scales[2:])
+        need(how == ("asymmetric", "floor") and scales.tolist() == [1, 1, rows, columns])
+        return Upsample2D((rows, columns))
 
     def read_BatchNormalization(self, node: Any) -> Layer:
         """Return a batch norm with its running statistics."""
         self.check(node, training_mode=0)
-        if len(node.output) > 1:
-            self.refuse(node, "more than one output is that of a training")
+        need(len(node.output) == 1)  # more are those of a training
         attributes = self.attributes(node)
         momentum, epsilon = attributes.get("momentum", 0.9), attributes.get("epsilon", 1e-5)
         names = ("weight", "bias", "running_mean", "running_var")
@@ -302,8 +274,7 @@ class NodeReader:
 
     def read_LayerNormalization(self, node: Any) -> Layer:
         """Return a layer norm of the last axis."""
-        if self.attributes(node).get("axis", -1) != -1:
-            self.refuse(node, "layers normalise the last axis: axis = -1")
+        self.check(node, axis=-1)
         epsilon = _decimal(self.attributes(node).get("epsilon", 1e-5))
         scale, shift = self.weight(node, 1, 1), self.tensor(node, 2)
         bias = np.zeros_like(scale) if shift is None else shift
@@ -312,11 +283,8 @@ class NodeReader:
     def read_Dropout(self, node: Any) -> Layer:
         """Return a dropout, which a prediction leaves out."""
         ratio, trains = self.tensor(node, 1), self.tensor(node, 2)
-        if trains is not None and trains.any():
-            self.refuse(node, "it is to drop elements in a prediction too")
+        need(trains is None or not trains.any())
         rate = self.attributes(node).get("ratio", 0.5) if ratio is None else ratio.item()
-        if not 0 <= rate < 1:
-            self.refuse(node, f"ratio = {rate}, and it must be in 0 .. 1 without 1")
         return Dropout(_decimal(rate))
 
     def read_Gather(self, node: Any) -> Layer:
@@ -332,8 +300,7 @@ class NodeReader:
         cell = self.recurrent_cell(node, 1 + both)
         for index in range(4, len(node.input)):
             array = self.tensor(node, index)
-            if array is not None and (index == 4 or array.any()):
-                self.refuse(node, f"its input {index}: layers start from 0, and take no peepholes")
+            need(array is None or (index != 4 and not array.any()))  # from 0, without peepholes
         inputs, states = self.weight(node, 1, 3), self.weight(node, 2, 3)
         biases = None if self.tensor(node, 3) is None else self.weight(node, 3, 2)
         units = states.shape[-1]
@@ -342,8 +309,7 @@ class NodeReader:
         wide = len(order) * units
         shapes = [(1 + both, wide, inputs.shape[-1]), (1 + both, wide, units), (1 + both, 2 * wide)]
         given = [array for array in (inputs, states, biases) if array is not None]
-        if [array.shape for array in given] != shapes[: len(given)]:
-            self.refuse(node, f"its tensors must be of the shapes {shapes}")
+        need([array.shape for array in given] == shapes[: len(given)])
         arrays = {}
         for i, end in enumerate(["_l0", "_l0_reverse"][: 1 + both]):
             of_end = {"weight_ih": inputs[i], "weight_hh": states[i]}
@@ -359,26 +325,23 @@ class NodeReader:
         return self.keep((LSTM if kind == "LSTM" else GRU)(units, **how), **arrays)
 
     def recurrent_cell(self, node: Any, directions: int) -> str:
-        """Return the activation of a recurrent node, or refuse a cell that layers do not have."""
+        """Return the activation of a recurrent node whose cell layers have."""
         kind, attributes = node.op_type, self.attributes(node)
         self.check(node, layout=0, input_forget=0)
-        if kind == "GRU" and not attributes.get("linear_before_reset", 0):
-            self.refuse(node, "linear_before_reset = 0, and layers have 1")
+        need(kind != "GRU" or bool(attributes.get("linear_before_reset", 0)))
         is_known = attributes.get("direction", "forward") in ("forward", "bidirectional")
-        if not is_known or "clip" in attributes:
-            self.refuse(node, "layers run forward or in both directions, without a limit")
+        need(is_known and "clip" not in attributes)
         usual = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
         functions = [
             each.decode(errors="replace") if isinstance(each, bytes) else each
             for each in attributes.get("activations", usual[kind] * directions)
         ]
         is_relu = kind == "RNN" and set(functions) == {"Relu"}
-        if functions != usual[kind] * directions and not is_relu:
-            self.refuse(node, f"activations {functions}, and layers have {usual[kind]}")
+        need(functions == usual[kind] * directions or is_relu)
         return "relu" if is_relu else "tanh"
 
     def joined_directions(self, node: Any, whole: bool, following: Sequence[Any]) -> int:
-        """Return how many of the following nodes join the states of both directions, or refuse."""
+        """Return how many of the following nodes join the states of both directions."""
         axis, order, shape = (1, [0, 2, 1, 3], [0, 0, -1]) if whole else (0, [1, 0, 2], [0, -1])
         if following and following[0].op_type == "Squeeze":
             both = self.attributes(node).get("direction") == "bidirectional"
@@ -388,7 +351,7 @@ class NodeReader:
             perm = self.attributes(following[0]).get("perm")
             if perm == order and self.integers(following[1], 1, "shape") == shape:
                 return 2
-        self.refuse(node, "its states must be put side by side, by Transpose and Reshape")
+        raise NotLayers
 
 
 def _decimal(value: float) -> float:

@@ -123,11 +123,9 @@ def _run(call: Call, way: _Direction, x: Node, lengths: Node | None, k: int) -> 
     functions, parameters = _activations(call, way.kind, k)
     cell = {"GRU": "gru", "LSTM": "lstm"}.get(way.kind, functions[0])
     is_usual = functions == _USUAL[way.kind] or (way.kind == "RNN" and cell == "relu")
-    if way.kind == "GRU" and not call.get("linear_before_reset", 0):
-        is_usual = False
-    if not is_usual or way.peepholes is not None or "clip" in call.attributes:
-        return _by_step(call, way, x, lengths, functions, parameters)
-    if call.get("input_forget", 0):
+    is_other_gru = way.kind == "GRU" and not call.get("linear_before_reset", 0)
+    is_other = is_other_gru or "clip" in call.attributes or call.get("input_forget", 0)
+    if not is_usual or is_other or way.peepholes is not None:
         return _by_step(call, way, x, lengths, functions, parameters)
     found = graph.recurrent(
         x,

@@ -12,7 +12,7 @@ from dnn.backend import Array
 from dnn.graph import operations as graph
 from dnn.graph.node import PLACEHOLDER, Node, constant
 from dnn.graph.operation import apply
-from dnn.io.onnx_sums import part_along
+from dnn.io.onnx_sums import part_along, repeated
 from dnn.io.onnx_trace import LARGEST_KNOWN, Call, FixedBatch, operator
 
 __all__ = ["take"]
@@ -164,16 +164,8 @@ def _from_start(indices: Node, lengths: Array | int) -> Node:
 def take(x: Node, indices: Node | Array, axis: int) -> Node:
     """Return parts of `x` along an axis: a slice where the known `indices` are in sequence.
 
-    Parameters
-    ----------
-    x : Node
-    indices : Node or array of integers, of any shape
-        Negative from the end. Known ones are checked.
-    axis : int
-
-    Returns
-    -------
-    Node, with the axes of `indices` in place of the axis
+    Indices are integers of any shape, negative ones from the end; known ones are checked. Their
+    axes are in the place of the axis.
     """
     n = x.shape[axis]
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
@@ -462,10 +454,7 @@ def _repeated(x: Node, indices: Array, axis: int) -> Node:
     n = x.shape[axis]
     times = len(indices) // n
     if times > 1 and np.array_equal(indices, np.repeat(np.arange(n), times)):
-        before, behind = x.shape[:axis], x.shape[axis + 1 :]
-        apart = graph.reshape(x, (*before, n, 1, *behind))
-        wide = graph.broadcast_to(apart, (*before, n, times, *behind))
-        return graph.reshape(wide, (*before, n * times, *behind))
+        return repeated(x, times, axis)
     return take(x, indices, axis)
 
 

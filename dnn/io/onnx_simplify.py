@@ -42,40 +42,18 @@ _MOVES = ("Reshape", "Squeeze", "Transpose")
 def simplified(
     file: OnnxFile, given: Any, shape: Sequence[int], batch: int
 ) -> tuple[Any, dict[str, Array]]:
-    """Return the main graph of a file in simpler form.
+    """Return the main graph of a file in simpler form, and the known values that its nodes read.
 
-    Parameters
-    ----------
-    file : OnnxFile
-    given : ValueInfoProto
-        Its only input.
-    shape : sequence of int
-        Of a sample.
-    batch : int
-        Number of samples that the file states, 0 for any number.
-
-    Returns
-    -------
-    graph : GraphProto
-    constants : dict of str to array
-        The known values that its nodes read.
-
-    Raises
-    ------
-    CheckpointError
-        If the graph cannot be followed; it names the node.
+    `given` is its only input, `shape` that of a sample, and `batch` the number of samples that the
+    file states, 0 for any. A `CheckpointError` names a node that cannot be followed.
     """
-    dtype = file.onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type)
+    dtype = file.dtype(given.type.tensor_type.elem_type)
     several = []
     for count in [batch] if batch else [2, 3]:
         trace = Trace(file, Leaves())
         trace.graph(file.graph, {given.name: placeholder((count, *shape), dtype)})
         several.append((count, trace.values))
     return _Simplifier(file, given.name, several).graph()
-
-
-def _same(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and bool(np.array_equal(a, b))
 
 
 class _Simplifier:
@@ -111,9 +89,7 @@ class _Simplifier:
         outputs = [self.renamed(each.name) for each in self.file.graph.output]
         info = [each for each in self.file.graph.input if each.name == self.given]
         ends = [helper.make_empty_tensor_value_info(name) for name in outputs]
-        graph = helper.make_graph(made, "simplified", info, ends)
-        del graph.node[:]
-        graph.node.extend(self.with_activations(made))
+        graph = helper.make_graph(self.with_activations(made), "simplified", info, ends)
         kept = needed(graph)
         del graph.node[:]
         graph.node.extend(kept)
@@ -126,7 +102,7 @@ class _Simplifier:
         if name in self.constants:
             return self.constants[name]
         found = self.arrays(name)
-        if not found or any(not _same(each, found[0]) for each in found[1:]):
+        if not found or any(not np.array_equal(each, found[0]) for each in found[1:]):
             return None
         return found[0]
 
@@ -161,10 +137,9 @@ class _Simplifier:
 
     def made(self, kind: str, node: Any, inputs: Sequence[str], **attributes: Any) -> Any:
         """Return a node in place of another one."""
-        made = self.file.onnx.helper.make_node(
-            kind, list(inputs), list(node.output), name=node.name or node.output[0], **attributes
-        )
-        return made
+        name = node.name or node.output[0]
+        make = self.file.onnx.helper.make_node
+        return make(kind, list(inputs), list(node.output), name=name, **attributes)
 
     # -- single nodes ------------------------------------------------------------------------------
 

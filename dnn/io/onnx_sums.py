@@ -16,7 +16,7 @@ from dnn.graph.operation import apply
 from dnn.io.onnx_elements import binary, rounded
 from dnn.io.onnx_trace import OPERATORS, Call, Value, is_usual, operator
 
-__all__ = ["by_channel", "part_along", "requantised", "shifted"]
+__all__ = ["by_channel", "part_along", "repeated", "requantised", "shifted"]
 
 # -- reductions ------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ def _batch_norm(call: Call) -> tuple[Node, ...]:
 @operator("InstanceNormalization")
 def _instance_norm(call: Call) -> Node:
     x = call.node()
-    y = _normalised(x, range(2, x.ndim), call.get("epsilon", 1e-5))
+    y = graph.normalise(x, tuple(range(2, x.ndim)), call.get("epsilon", 1e-5)).values
     return y * by_channel(call.node(1), x.ndim) + by_channel(call.node(2), x.ndim)
 
 
@@ -167,16 +167,12 @@ def _instance_norm(call: Call) -> Node:
 def _group_norm(call: Call) -> Node:
     x, groups = call.node(), int(call.get("num_groups"))
     inside = graph.reshape(x, (x.shape[0], groups, -1))
-    y = _normalised(inside, [2], call.get("epsilon", 1e-5))
+    y = graph.normalise(inside, (2,), call.get("epsilon", 1e-5)).values
     if call.opset < 21:  # one number for each group
         y = y * graph.reshape(call.node(1), (-1, 1)) + graph.reshape(call.node(2), (-1, 1))
         return graph.reshape(y, x.shape)
     y = graph.reshape(y, x.shape)
     return y * by_channel(call.node(1), x.ndim) + by_channel(call.node(2), x.ndim)
-
-
-def _normalised(x: Node, axes: Sequence[int], epsilon: float) -> Node:
-    return graph.normalise(x, tuple(axes), epsilon).values
 
 
 @operator("LayerNormalization")
@@ -331,7 +327,7 @@ def _attention(call: Call) -> tuple[Node, ...]:
     present = k, v
     times = q.shape[1] // k.shape[1]
     if times > 1:
-        k, v = (_repeated_heads(x, times) for x in (k, v))
+        k, v = (repeated(x, times, 1) for x in (k, v))
     scale = math.sqrt(call.get("scale", 0.0) or 1.0 / math.sqrt(q.shape[-1]))
     products = scores = graph.matmul(q * scale, graph.transpose(k * scale))
     if cap := call.get("softcap", 0.0):
@@ -363,11 +359,12 @@ def _heads(x: Node, count: int) -> Node:
     return graph.transpose(apart, (0, 2, 1, 3))
 
 
-def _repeated_heads(x: Node, times: int) -> Node:
-    batch, heads, places, features = x.shape
-    apart = graph.reshape(x, (batch, heads, 1, places, features))
-    wide = graph.broadcast_to(apart, (batch, heads, times, places, features))
-    return graph.reshape(wide, (batch, heads * times, places, features))
+def repeated(x: Node, times: int, axis: int) -> Node:
+    """Return `x` with each of its parts along an axis so often in succession."""
+    before, n, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    apart = graph.reshape(x, (*before, n, 1, *behind))
+    wide = graph.broadcast_to(apart, (*before, n, times, *behind))
+    return graph.reshape(wide, (*before, n * times, *behind))
 
 
 @operator("DFT")

@@ -143,8 +143,7 @@ class Call:
         get = trace.file.onnx.helper.get_attribute_value
         self.attributes: dict[str, Any] = {}
         for each in node.attribute:
-            value = get(each)
-            self.attributes[each.name] = _text(value)
+            self.attributes[each.name] = _text(get(each))
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -158,11 +157,15 @@ class Call:
         """Whether there is an input of that number."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
-    def node(self, index: int = 0, *, trained: bool = True) -> Node:
-        """Return an input as a node; `trained` is False for statistics, which are no weights."""
+    def _input(self, index: int) -> Value:
         if not self.has(index):
             raise ValueError(f"its input {index} is left out")
-        value = self.inputs[index]
+        value: Value = self.inputs[index]
+        return value
+
+    def node(self, index: int = 0, *, trained: bool = True) -> Node:
+        """Return an input as a node; `trained` is False for statistics, which are no weights."""
+        value = self._input(index)
         if isinstance(value, Node):
             return value
         return self.trace.leaves.node(self.names[index], _plain(value), trained=trained)
@@ -173,9 +176,7 @@ class Call:
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an input."""
-        if not self.has(index):
-            raise ValueError(f"its input {index} is left out")
-        return tuple(self.inputs[index].shape)
+        return tuple(self._input(index).shape)
 
     def is_known(self, index: int) -> bool:
         """Whether an input is there and known."""
@@ -183,14 +184,11 @@ class Call:
 
     def known(self, index: int) -> Array:
         """Return a known input; `UnknownValue` if it depends on inputs of the graph."""
-        if not self.has(index):
-            raise ValueError(f"its input {index} is left out")
-        value = self.inputs[index]
+        value = self._input(index)
         if isinstance(value, Node):
             message = f"its input {self.names[index]!r} must be known when a plan is compiled"
             raise UnknownValue([value], f"{node_name(self.onnx_node)}: {message}")
-        array: Array = value
-        return array
+        return value
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an attribute, or a default."""

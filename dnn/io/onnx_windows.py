@@ -47,14 +47,18 @@ def windows_of(call: Call, size: Sequence[int], lengths: Sequence[int]) -> Windo
             max((-(-n // step) - 1) * step + wide - n, 0)
             for n, step, wide in zip(lengths, stride, found.wide, strict=True)
         ]
-        less = [total // 2 for total in totals]
-        pads = [(a, total - a) for a, total in zip(less, totals, strict=True)]
-        pads = pads if auto == "SAME_UPPER" else [(b, a) for a, b in pads]
+        pads = _halves(totals, auto)
     else:
         given = call.get("pads", [0] * (2 * len(size)))
         given = [0] * (2 * len(size)) if auto == "VALID" else given
         pads = list(zip(given[: len(size)], given[len(size) :], strict=True))
     return found._replace(pads=tuple(pads))
+
+
+def _halves(totals: Sequence[int], auto: str) -> list[tuple[int, int]]:
+    """Return padding before and behind; of an odd number more behind if `auto` says so."""
+    pads = [(total // 2, total - total // 2) for total in totals]
+    return pads if auto == "SAME_UPPER" else [(b, a) for a, b in pads]
 
 
 def _flat(pads: Any) -> Any:
@@ -71,6 +75,11 @@ def _as_images(x: Node) -> Node:
     return graph.reshape(x, (*x.shape[:2], 1, x.shape[2])) if x.ndim == 3 else x
 
 
+def _of_signals(y: Node) -> Node:
+    """Return images with one row as signals."""
+    return graph.reshape(y, (*y.shape[:2], y.shape[3]))
+
+
 # -- convolution -----------------------------------------------------------------------------------
 
 
@@ -83,7 +92,7 @@ def _convolved(x: Node, w: Node, bias: Node | None, windows: Windows, groups: in
         "padding": _flat(windows.pads),
     }
     y = graph.conv2d(_as_images(x), _as_images(w), bias, groups=groups, **how)
-    return graph.reshape(y, (*y.shape[:2], y.shape[3])) if x.ndim == 3 else y
+    return _of_signals(y) if x.ndim == 3 else y
 
 
 def _of_volumes(x: Node, w: Node, bias: Node | None, windows: Windows, groups: int) -> Node:
@@ -155,9 +164,7 @@ def _transposed_conv(call: Call) -> Node:
         size = [n * step for n, step in zip(x.shape[2:], given.stride, strict=True)]
     if size is not None:
         totals = [max(0, a + b - n) for a, b, n in zip(full, extra, size, strict=True)]
-        less = [total // 2 for total in totals]
-        pads = [(a, total - a) for a, total in zip(less, totals, strict=True)]
-        pads = pads if auto == "SAME_UPPER" else [(b, a) for a, b in pads]
+        pads = _halves(totals, auto)
         out = [int(n) for n in size]
     else:
         pads = list(given.pads)
@@ -176,7 +183,7 @@ def _transposed_conv(call: Call) -> Node:
         padding=_flat(tuple(pads)),
         groups=int(call.get("group", 1)),
     )
-    y = graph.reshape(y, (*y.shape[:2], y.shape[3])) if x.ndim == 3 else y
+    y = _of_signals(y) if x.ndim == 3 else y
     rest = [(0, 0), (0, 0), *((0, n - m) for n, m in zip(out, reached, strict=True))]
     y = padded(y, rest)
     return graph.cast(y if bias is None else y + by_channel(bias, y.ndim), dtype)
@@ -239,7 +246,7 @@ def _max_pool(call: Call) -> Node:
             stride=_two(windows.stride),
             padding=_flat(windows.pads),
         )
-        return graph.reshape(y, (*y.shape[:2], y.shape[3])) if x.ndim == 3 else y
+        return _of_signals(y) if x.ndim == 3 else y
     least = -np.inf if x.dtype.kind == "f" else int(np.iinfo(x.dtype).min)
     return reduce(graph.maximum, _taps(x, windows, least))
 
@@ -257,7 +264,7 @@ def _average_pool(call: Call) -> Node:
             padding=_flat(windows.pads),
             counts_padding=counts_padding,
         )
-        return graph.reshape(y, (*y.shape[:2], y.shape[3])) if x.ndim == 3 else y
+        return _of_signals(y) if x.ndim == 3 else y
     ones = np.ones(x.shape[2:])
     counted = windows_of(call, windows.size, x.shape[2:]).pads
     beyond = [(a - c, b - d) for (a, b), (c, d) in zip(windows.pads, counted, strict=True)]

@@ -289,6 +289,32 @@ class Nested(Layer):
     layers: tuple[Layer, ...]
     shortcut: tuple[Layer, ...] = ()
 
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+        if not self.layers:
+            raise ConfigurationError(f"{type(self).__name__}: there is no layer in it")
+
+    def build_inside(self, shape: Shape) -> tuple[Shape, Shape]:
+        """Build the inner layers; return the shapes of samples behind the chain and the shortcut.
+
+        A sample without a shortcut keeps its shape there.
+        """
+        end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1].shape[1:]
+        if not self.shortcut:
+            return end, shape
+        prefix = f"{self.name}.shortcut."
+        return end, build_all(self.shortcut, shape, self.dtype, prefix)[-1].shape[1:]
+
+    def forward_inside(self, x: Node) -> tuple[Node, Node]:
+        """Return the outputs of the main chain and of the shortcut."""
+        y = x
+        for layer in self.layers:
+            y = layer.forward(y)
+        for layer in self.shortcut:
+            x = layer.forward(x)
+        return y, x
+
     @property
     def inside(self) -> tuple[Layer, ...]:
         """All inner layers: those of the main chain, then those of the shortcut."""
@@ -352,19 +378,12 @@ class Residual(Nested):
 
     @explains_arguments
     def __init__(self, layers: Sequence[Layer], shortcut: Sequence[Layer] | None = None) -> None:
-        super().__init__()
-        self.layers = tuple(layers)
+        super().__init__(layers)
         self.shortcut = tuple(shortcut or ())
-        if not self.layers:
-            raise ConfigurationError("Residual: there is no layer in it")
 
     def build(self, shape: Shape) -> None:
         """Build the inner layers, and add their parameters and states to this layer's."""
-        end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1].shape[1:]
-        beside = shape
-        if self.shortcut:
-            prefix = f"{self.name}.shortcut."
-            beside = build_all(self.shortcut, shape, self.dtype, prefix)[-1].shape[1:]
+        end, beside = self.build_inside(shape)
         if end != beside:
             wanted = f"the shortcut into {beside}" if self.shortcut else "it must be the same"
             message = f"the layers inside turn samples of {shape} into {end}; {wanted}"
@@ -373,11 +392,7 @@ class Residual(Nested):
 
     def forward(self, x: Node) -> Node:
         """Return the output of `layers` plus `x`, or plus the output of the shortcut."""
-        y = x
-        for layer in self.layers:
-            y = layer.forward(y)
-        for layer in self.shortcut:
-            x = layer.forward(x)
+        y, x = self.forward_inside(x)
         return x + y
 
 
@@ -408,20 +423,15 @@ class Concat(Nested):
 
     @explains_arguments
     def __init__(self, layers: Sequence[Layer], shortcut: Sequence[Layer] | None = None) -> None:
-        super().__init__()
-        self.layers = tuple(layers)
-        if not self.layers:
-            raise ConfigurationError("Concat: there is no layer in it")
+        super().__init__(layers)
         if shortcut:  # set where there is one alone: older checkpoints do not have it
             self.shortcut = tuple(shortcut)
 
     def build(self, shape: Shape) -> None:
         """Build the inner layers, and add their parameters and states to this layer's."""
-        end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1].shape[1:]
-        beside, whose = shape, "they may change the number of channels alone"
+        end, beside = self.build_inside(shape)
+        whose = "they may change the number of channels alone"
         if self.shortcut:
-            prefix = f"{self.name}.shortcut."
-            beside = build_all(self.shortcut, shape, self.dtype, prefix)[-1].shape[1:]
             whose = f"the shortcut into {beside}, and only the channels may differ"
         self.axis = 0 if len(beside) == 3 else len(beside) - 1
         kept = [n for i, n in enumerate(beside) if i != self.axis]
@@ -432,11 +442,7 @@ class Concat(Nested):
 
     def forward(self, x: Node) -> Node:
         """Return `x`, or what the shortcut makes of it, and behind it the output of the layers."""
-        y = x
-        for layer in self.layers:
-            y = layer.forward(y)
-        for layer in self.shortcut:
-            x = layer.forward(x)
+        y, x = self.forward_inside(x)
         return operations.concat([x, y], self.axis + 1)
 
 
@@ -470,14 +476,11 @@ class Gate(Nested):
 
     @explains_arguments
     def __init__(self, layers: Sequence[Layer]) -> None:
-        super().__init__()
-        self.layers = tuple(layers)
-        if not self.layers:
-            raise ConfigurationError("Gate: there is no layer in it")
+        super().__init__(layers)
 
     def build(self, shape: Shape) -> None:
         """Build the inner layers, and add their parameters and states to this layer's."""
-        end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1].shape[1:]
+        end, _ = self.build_inside(shape)
         pairs = zip(end, shape, strict=False)
         if len(end) != len(shape) or any(n not in (1, wanted) for n, wanted in pairs):
             message = f"the layers inside turn samples of {shape} into {end}"
@@ -487,9 +490,7 @@ class Gate(Nested):
 
     def forward(self, x: Node) -> Node:
         """Return `x` times the output of the layers."""
-        y = x
-        for layer in self.layers:
-            y = layer.forward(y)
+        y, _ = self.forward_inside(x)
         return x * y
 
 

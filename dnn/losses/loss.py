@@ -390,27 +390,10 @@ class ElementwiseLoss(Loss):
 def checked_values(
     name: str, y: npt.ArrayLike, shape: Shape, dtype: np.dtype[Any], what: str = "outputs"
 ) -> Array:
-    """Return targets as finite numbers of a type.
+    """Return targets of a loss, called `name`, as finite numbers of a type.
 
-    Parameters
-    ----------
-    name : str
-        Of the loss.
-    y : array_like
-    shape : tuple of int
-        That they must have; (samples,) fits (samples, 1) too.
-    dtype : numpy.dtype
-    what : str
-        What has that shape, for messages.
-
-    Returns
-    -------
-    array of `dtype`
-
-    Raises
-    ------
-    ShapeError, DataError
-        If they have another shape, are no numbers, or one is not finite.
+    They must have the `shape`, which messages say is that of `what`; (samples,) fits (samples, 1)
+    too. A `ShapeError` or `DataError` if not, if they are no numbers, or one is not finite.
     """
     targets = array_of("targets", y)
     if targets.dtype.kind not in "fiub":

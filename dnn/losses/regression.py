@@ -117,21 +117,9 @@ class QuantileLoss(ElementwiseLoss):
         return [f"{name}_{share:g}" for name in targets for share in self.quantiles]
 
     def target_count(self, outputs: Shape) -> int:
-        """Return the number of targets.
+        """Return the number of targets, from the shape of the outputs for one sample.
 
-        Parameters
-        ----------
-        outputs : tuple of int
-            Shape of the network's output for one sample.
-
-        Returns
-        -------
-        int
-
-        Raises
-        ------
-        ConfigurationError
-            If the outputs are no vector with an output for each quantile and target.
+        A `ConfigurationError` unless there is an output for each quantile of each target.
         """
         each = len(self.quantiles)
         if len(outputs) != 1 or outputs[0] % each:

@@ -61,8 +61,7 @@ def evaluate(
         chances = _measured(network, samples, replay, "probability")[1]
         chances = chances.reshape(network.models or 1, *chances.shape[len(network.leading) :])
     total, outputs = _measured(network, samples, replay)
-    found = None
-    given = None
+    found = more = given = None
     if task == "classification":
         classes = network.loss.class_count(network.output_shape)
         given = Predictions(task, *_classes(network, samples, outputs), chances, classes)
@@ -79,9 +78,9 @@ def evaluate(
                     every = outputs.reshape(*predicted.shape, -1)
                     quantiles = np.array(network.loss.quantiles)
                     more = mean_pinball(truth, every, quantiles, deviation)
-                    found = [{**usual, **extra} for usual, extra in zip(found, more, strict=True)]
-    if metrics and given is not None and found is not None:
+    if metrics and given is not None:
         more = scores(metrics, given)
+    if found is not None and more is not None:
         found = [{**usual, **extra} for usual, extra in zip(found, more, strict=True)]
     return _results((total / samples.count).reshape(-1), found)
 

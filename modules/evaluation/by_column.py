@@ -39,24 +39,9 @@ def grouped_holdout(
 ) -> Fold:
     """Split rows once into those to train on and those to score, no group in both.
 
-    Parameters
-    ----------
-    strata : array of int, shape (n,)
-        Classes.
-    groups : array, shape (n,)
-        Rows of equal values belong together.
-    name : str
-        Of the column of the groups, for messages.
-    fraction : float
-        The share of the rows to score, as nearly as groups allow.
-    seed : int
-    stratified : bool
-        Whether each class is to have its share in both parts, as nearly as groups allow.
-
-    Raises
-    ------
-    EvaluationError
-        If there are too few groups, or a row has none.
+    Rows of equal `groups` belong together; `name` is that of their column, and `strata` are the
+    classes. The fraction of rows to score, and if `stratified` that of each class, is met as nearly
+    as groups allow. An `EvaluationError` if there are too few groups, or a row has none.
     """
     import numpy as np
 
@@ -77,7 +62,7 @@ def grouped_folds(
 ) -> list[Fold]:
     """Split rows into folds, no group in two of them; again in each repeat.
 
-    The parameters are those of `grouped_holdout`; `rows` are the numbers of those to split.
+    `rows` are the numbers of those to split; the rest is as for `grouped_holdout`.
     """
     import numpy as np
 
@@ -139,18 +124,8 @@ def _shared_out(counts: Array, shares: Array, generator: np.random.Generator) ->
 def holdout_by_time(times: Array, name: str, fraction: float) -> Fold:
     """Split rows once: the last ones are scored; rows of the same time are not parted.
 
-    Parameters
-    ----------
-    times : array of float, shape (n,)
-    name : str
-        Of their column, for messages.
-    fraction : float
-        The share of the rows to score, as nearly as equal times allow.
-
-    Raises
-    ------
-    EvaluationError
-        If all rows have the same time, or one has none.
+    `name` is that of their column, and `fraction` the share to score, as nearly as equal times
+    allow. An `EvaluationError` if all rows have the same time, or one has none.
     """
     import numpy as np
 
@@ -205,12 +180,8 @@ def folds_by_word(words: Array, name: str) -> list[Fold]:
     """Split rows as the cells of a column say: train, validation, test.
 
     Validation rows choose among trials, and test rows score what was chosen; where either is
-    missing, the other rows do both.
-
-    Raises
-    ------
-    EvaluationError
-        If a cell says anything else, or no row is to train on or to be scored.
+    missing, the other rows do both. An `EvaluationError` if a cell says anything else, or no row is
+    to train on or to be scored.
     """
     import numpy as np
 
@@ -234,6 +205,26 @@ def folds_by_word(words: Array, name: str) -> list[Fold]:
     return [NestedFold(rest, test, (Fold(train, validation),))]
 
 
+def split_once(
+    strata: Array,
+    column: Array,
+    option: str,
+    name: str,
+    fraction: float,
+    seed: int,
+    stratified: bool,
+) -> list[Fold]:
+    """Split rows once by a column, as an option of `SPLIT_COLUMNS` means it.
+
+    The rest is as for `grouped_holdout`; where cells say validation and test, it is a `NestedFold`.
+    """
+    if option == "split":
+        return folds_by_word(column, name)
+    if option == "time":
+        return [holdout_by_time(column, name, fraction)]
+    return [grouped_holdout(strata, column, name, fraction, seed, stratified)]
+
+
 def rows_by_column(
     strata: Array | None,
     beside: Mapping[str, Array],
@@ -253,15 +244,10 @@ def rows_by_column(
         raise EvaluationError(f"{given}: rows are split by one column")
     ((option, name),) = by_column
     column = beside[name]
-    if option == "time":
-        fold = holdout_by_time(column, name, fraction)
-    elif option == "groups":
-        classes = np.zeros(len(column), np.intp) if strata is None else strata
-        fold = grouped_holdout(classes, column, name, fraction, seed, True)
-    else:
-        (fold,) = folds_by_word(column, name)
-        if isinstance(fold, NestedFold):
-            (fold,) = fold.inner
+    classes = np.zeros(len(column), np.intp) if strata is None else strata
+    (fold,) = split_once(classes, column, option, name, fraction, seed, True)
+    if isinstance(fold, NestedFold):
+        (fold,) = fold.inner
     return fold.train, fold.test
 
 

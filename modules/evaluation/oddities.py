@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
+
+from .folds import Rows
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from dnn import Dataset
 
-Rows: TypeAlias = "npt.NDArray[np.intp]"
 _SHOWN: Final = 8
 """Most labels or rows that a remark names."""
 _MANY: Final = 20

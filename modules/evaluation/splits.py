@@ -19,16 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..problems import problem
-from .by_column import (
-    SPLIT_COLUMNS,
-    folds_by_time,
-    folds_by_word,
-    grouped_folds,
-    grouped_holdout,
-    holdout_by_time,
-)
-from .errors import standard_errors
+from .by_column import SPLIT_COLUMNS, folds_by_time, grouped_folds, split_once
 from .folds import EvaluationError, Fold, NestedFold, Rows, holdout, k_fold, nested_folds
+from .standard_errors import standard_errors
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -138,13 +131,9 @@ class EvaluationOptions(BaseModel):
         import numpy as np
 
         strata = np.asarray(y)
-        if option == "split":
-            return folds_by_word(column, name)
-        if self.method == "holdout":
-            if option == "time":
-                return [holdout_by_time(column, name, self.fraction)]
+        if option == "split" or self.method == "holdout":
             how = self.fraction, self.seed, self.stratified
-            return [grouped_holdout(strata, column, name, *how)]
+            return split_once(strata, column, option, name, *how)
 
         def folds(rows: Rows, count: int, seed: tuple[int, ...], repeats: int) -> list[Fold]:
             if option == "time":

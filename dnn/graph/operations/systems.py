@@ -58,18 +58,13 @@ def solved(xp: Any, a: Array, b: Array) -> Array:
     return x
 
 
-def _solve(xp: Any, a: Array, b: Array, out: Array) -> None:
+def _factored(name: str, xp: Any, *arrays: Array) -> None:
+    """Solve a system or compute a Cholesky factor, into the last array."""
+    *inputs, out = arrays
     try:
-        out[...] = solved(xp, a, b)
+        out[...] = solved(xp, *inputs) if name == "solve" else xp.linalg.cholesky(*inputs)
     except np.linalg.LinAlgError as error:
-        raise DataError(f"solve: {error}") from None
-
-
-def _cholesky(xp: Any, a: Array, out: Array) -> None:
-    try:
-        out[...] = xp.linalg.cholesky(a)
-    except np.linalg.LinAlgError as error:
-        raise DataError(f"cholesky: {error}") from None
+        raise DataError(f"{name}: {error}") from None
 
 
 def _fourier(xp: Any, axes: tuple[int, ...], inverse: bool, x: Array, out: Array) -> None:
@@ -103,7 +98,7 @@ class Solve(Operation):
         return a.size * a.shape[-1] // 3 + node.size * a.shape[-1]
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        return [(partial(_solve, _library(ops)), (*arrays.inputs, arrays.out))]
+        return [(partial(_factored, self.name, _library(ops)), (*arrays.inputs, arrays.out))]
 
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
@@ -142,7 +137,7 @@ class Cholesky(OfOne):
         return node.size * node.shape[-1] // 6
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        return [(partial(_cholesky, _library(ops)), (arrays.inputs[0], arrays.out))]
+        return [(partial(_factored, self.name, _library(ops)), (arrays.inputs[0], arrays.out))]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         size = node.shape[-1]

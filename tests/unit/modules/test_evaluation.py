@@ -33,7 +33,7 @@ from modules.evaluation import (
     prepared,
 )
 from modules.evaluation.bias import luck_of_means
-from modules.evaluation.errors import standard_errors
+from modules.evaluation.standard_errors import standard_errors
 from modules.objective import Objective
 from modules.trial import trial_seed
 

@@ -233,7 +233,7 @@ def test_a_second_sweep_goes_on_from_the_first(
     for record, other in zip(second, expected, strict=True):
         assert timeless(record["metrics"]) == timeless(other["metrics"])
         assert timeless(record["reports"]) == timeless(other["reports"])
-    assert [going.progress.epochs for going in found] == [4, 4]
+    assert [resumed.progress.epochs for resumed in found] == [4, 4]
 
 
 def test_points_that_differ_in_their_epochs_alone_may_have_one_seed(tmp_path: Path) -> None:
