@@ -71,6 +71,8 @@ class Prediction:
     residuals : array of float, shape (n, targets), optional
         What the file has less what is predicted, of numbers, if the file has them; NaN where a cell
         is empty.
+    scored : int
+        How many rows have the labels or targets that `metrics` are about.
     """
 
     values: Array
@@ -78,6 +80,7 @@ class Prediction:
     metrics: dict[str, float]
     rows: NewRows
     residuals: Array | None = None
+    scored: int = 0
 
 
 class TrainedModel:
@@ -362,14 +365,40 @@ class TrainedModel:
         notes = list(rows.notes)
         if not self.classes:
             return self._prediction_of_targets(path, x, rows)
-        if rows.labels is not None:
+        scored, known = self._with_answers(rows)
+        if known.labels is not None:
             try:
-                metrics = self.network.evaluate(x, self._targets(rows.labels, rows))
+                metrics = self.network.evaluate(x[scored], self._targets(known.labels, known))
             except LabelError as error:  # the rows can be predicted all the same
                 notes.append(f"{path}: no accuracy: {error}")
         shown = replace(rows, notes=notes)
         return Prediction(
-            self._named(self.network.predict(x)), self.network.predict_proba(x), metrics, shown
+            self._named(self.network.predict(x)),
+            self.network.predict_proba(x),
+            metrics,
+            shown,
+            scored=len(scored),
+        )
+
+    def _with_answers(self, rows: NewRows) -> tuple[Array, NewRows]:
+        """Return the numbers of the rows whose label or targets are there, and these rows.
+
+        All rows where none has them: what is wrong with them is said then.
+        """
+        every = np.arange(len(rows.x))
+        if rows.targets is not None:
+            there = ~np.isnan(rows.targets).any(axis=1)
+        else:
+            marks = {"", *(self.columns.missing if self.columns is not None else ())}
+            there = np.array([label.strip() not in marks for label in rows.labels or ()], bool)
+        if there.all() or not there.any():
+            return every, rows
+        known = every[there]
+        return known, replace(
+            rows,
+            labels=None if rows.labels is None else [rows.labels[at] for at in known],
+            targets=None if rows.targets is None else rows.targets[known],
+            lines=[rows.lines[at] for at in known] if rows.lines else (),
         )
 
     def _prediction_of_targets(
@@ -380,10 +409,12 @@ class TrainedModel:
         probabilities = self.network.predict_proba(x) if labels else None
         metrics: dict[str, float] = {}
         notes = list(rows.notes)
-        if rows.targets is not None:
+        scored, known = self._with_answers(rows)
+        if known.targets is not None:
             try:
                 check = checked_labels if labels else checked_values
-                metrics = self._evaluated(x, check(str(path), rows.targets, self.targets))
+                truth = check(str(path), known.targets, self.targets)
+                metrics = self._evaluated(x[scored], truth)
             except DataError as error:  # the rows can be predicted all the same
                 notes.append(f"no metrics: {error}")
         values = self._in_units(self.network.predict(x))
@@ -392,7 +423,7 @@ class TrainedModel:
             point = self.network._network.loss.point(self.network(x))
             residuals = rows.targets - self._in_units(point)
         shown = replace(rows, notes=notes)
-        return Prediction(values, probabilities, metrics, shown, residuals)
+        return Prediction(values, probabilities, metrics, shown, residuals, len(scored))
 
     # -- files ------------------------------------------------------------------------------------
 

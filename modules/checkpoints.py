@@ -134,10 +134,13 @@ class Checkpoints:
         if data not in self._digests:
             self._digests[data] = _digest_of_rows(data)
         rule = None if plan.patience is None else [plan.watch, plan.min_delta]
+        deviation = data.training.deviation
         about = {
             "point": point_without_epochs(wanted),
             "seed": seed,
             "rows": self._digests[data],
+            "network": [data.features, data.outputs, data.shape, data.embeds, data.in_rows],
+            "targets": [data.takes, None if deviation is None else deviation.tolist()],
             "rule": rule,
             **self._facts,
         }

@@ -25,7 +25,15 @@ from diel import describe_error
 
 from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
-from .evaluation import PreparedSplits, TrainingJob, jobs_of, oddities, prepared, strata_of
+from .evaluation import (
+    PreparedSplits,
+    TrainingJob,
+    jobs_of,
+    oddities,
+    prepared,
+    strata_of,
+    training_weights,
+)
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import built, layer_models, rows_of, with_layers
 from .pretrained import Pretrained, place_of_weights
@@ -141,6 +149,7 @@ def look_at_data(
             return "", [f"{place} was not read ({size}): {looks}"] * is_own(options.dataset)
         data = _data(options, folder)
         jobs = _jobs(data, options)
+        training_weights(data.take(jobs[0].train), options.class_weight)
         if is_table(options.dataset):  # what the first split learns
             prepared(data, jobs[0], options.standardise, options.impute, options.encode)
     except (OSError, ValueError) as error:

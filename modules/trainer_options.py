@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from diel import OneOf, locate_function
-from dnn import catalogue, reading_options
+from dnn import catalogue
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
 from .checkpoints import CheckpointOptions
@@ -287,6 +287,13 @@ class TrainerOptions(BaseModel):
             self._check_layers(self.layers)
         self._check_start(info)
         assert self.dataset is not None
+        task = known_task({"dataset": self.dataset, "reading": self.reading.given})
+        if self.class_weight is not None and task not in ("classification", None):
+            text = f"weights are of classes, and {self.dataset} is for {task}"
+            remedy = 'labels are weighted by class_weight = "balanced" in the space'
+            raise self._problem_of(
+                "class_weight", text, remedy if task == "multilabel" else "leave it out"
+            )
         self._check_columns(self.dataset)
         self._check_place(self.dataset, info)
         return self
@@ -307,6 +314,8 @@ class TrainerOptions(BaseModel):
 
     def _check_columns(self, dataset: str) -> None:
         """Check that rows are split by one column, of a data set that has columns."""
+        from dnn import reading_options  # imports NumPy
+
         try:
             rows = self.rows
         except ValidationError as error:

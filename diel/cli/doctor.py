@@ -31,6 +31,7 @@ PARTS = {
         "checkpoints of networks, and the best network of a sweep for diel predict",
         "",
     ),
+    "tensorboardx": ("event files of TensorBoard for trials", ""),
     "onnx": ("networks as ONNX models", ""),
     "nicegui": ("the page in a browser", ""),
     "plotly": ("figures on the page and of opened runs", ""),

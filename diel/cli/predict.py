@@ -100,6 +100,8 @@ def _write(model: TrainedModel, found: Prediction, options: argparse.Namespace) 
         rows = f"these {count} rows, whose {what}s are"
         if count == 1:
             rows = f"this row, whose {what} is"
+        elif found.scored < count:
+            rows = f"the {found.scored} of {count} rows whose {what}s are"
         said.append(f"{values} on {rows} in the file")
     print("\n".join(said), end="\n" if said else "", file=sys.stderr if output is None else None)
 

@@ -39,6 +39,7 @@ class Prediction(Protocol):
     metrics: Mapping[str, float]
     rows: PredictedRows
     residuals: Any
+    scored: int
 
 
 class TrainedModel(Protocol):

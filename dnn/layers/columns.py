@@ -32,8 +32,8 @@ class EmbedColumns(Layer):
 
     Parameters
     ----------
-    count : sequence of int
-        For each of the last columns: its numbers are in ``0 .. count - 1``.
+    count : int or sequence of int
+        For the last column, or for each of the last columns: its numbers are in ``0 .. count - 1``.
     units : int or sequence of int, optional
         Length of the vectors, for all columns or for each; half of `count` if left out, rounded up,
         and 50 at most.
@@ -50,13 +50,14 @@ class EmbedColumns(Layer):
     @explains_arguments
     def __init__(
         self,
-        count: Sequence[int],
+        count: int | Sequence[int],
         units: int | Sequence[int] | None = None,
         *,
         initializer: str | Initializer | None = None,
     ) -> None:
         super().__init__()
-        self.count = tuple(check_count("EmbedColumns: count", each, 2) for each in count)
+        counts = count if isinstance(count, Sequence) else [count]
+        self.count = tuple(check_count("EmbedColumns: count", each, 2) for each in counts)
         if not self.count:
             raise ConfigurationError(
                 "EmbedColumns: count has a number for each column of categories"

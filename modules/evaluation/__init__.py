@@ -27,6 +27,7 @@ from .splits import (
     means,
     prepared,
     strata_of,
+    training_weights,
 )
 
 __all__ = [
@@ -52,4 +53,5 @@ __all__ = [
     "oddities",
     "prepared",
     "strata_of",
+    "training_weights",
 ]

@@ -43,8 +43,8 @@ FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in O
 HEART = DATA / "heart" / "processed.cleveland.data"
 NEEDS_DATA = {"heart_grid": HEART}
 TRAINING = (
-    *("cancer_grid", "digits_convolution", "digits_layers", "digits_patience", "digits_ranks"),
-    "heart_grid",
+    *("cancer_grid", "diabetes_regression", "digits_convolution", "digits_layers"),
+    *("digits_patience", "digits_ranks", "heart_grid", "tickets"),
 )
 
 
@@ -89,7 +89,7 @@ def shortened(file: str, folder: Path, **options: str) -> Path:
         text, count = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", text)
         if not count:
             text = text.replace("\nseed = 1\n", f"\nseed = 1\n{name} = {value}\n")
-    for code in ("image_network.py", "mnist_mlp.py", "penguins.csv"):
+    for code in ("image_network.py", "mnist_mlp.py", "penguins.csv", "tickets.csv"):
         (folder / code).write_text((WORKFLOWS / code).read_text())
     (folder / file).write_text(text)
     return folder / file

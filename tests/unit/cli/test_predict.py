@@ -83,6 +83,20 @@ def test_rows_without_names_or_labels(model: Path, capsys: pytest.CaptureFixture
     assert "on this row, whose label is in the file" in capsys.readouterr().err
 
 
+def test_rows_without_a_label_are_predicted_and_not_scored(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("some.csv").write_text("dose,age,sick\n0.0009,80,1\n0.0001,30,\n0.0001,25,0\n")
+    assert status_of("predict", model, "some.csv") == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 4
+    assert "accuracy 1, mcc 1, loss" in said.err
+    assert "on the 2 of 3 rows whose labels are in the file" in said.err
+    Path("none.csv").write_text("dose,age,sick\n0.0009,80,\n0.0001,30,\n")
+    assert status_of("predict", model, "none.csv") == 0
+    assert "no accuracy: label '' in line 2" in capsys.readouterr().err
+
+
 def test_a_model_is_shown_and_written_as_onnx(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,7 +56,7 @@ def test_vectors_are_those_of_the_numbers() -> None:
     expected = np.column_stack([x[:, :2], *parts]) @ after + bias
     np.testing.assert_allclose(model(x), expected, rtol=1e-5, atol=1e-6)
     assert NeuralNetwork(layers())._network.layers[1].units == (3, 2)
-    assert EmbedColumns([1000]).units == (50,)
+    assert EmbedColumns(1000).units == (50,)
     assert EmbedColumns([9, 9], 4).units == (4, 4)
 
 
@@ -138,7 +138,7 @@ def test_numbers_without_a_vector_are_named(number: float) -> None:
             call()
 
 
-@pytest.mark.parametrize("count", [[], [1], [2, 0], 5, ["a"]])
+@pytest.mark.parametrize("count", [[], [1], [2, 0], 1, "5", ["a"]])
 def test_counts_that_are_none(count: object) -> None:
     with pytest.raises(ConfigurationError, match="count"):
         EmbedColumns(count)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from support import WORKFLOWS
 
 import dnn
 from dnn import Dataset
@@ -186,3 +187,32 @@ def test_the_model_of_a_trial_predicts_in_the_units_of_the_data(tmp_path: Path) 
     assert 100 < guess.mean() < 200
     assert model.provenance["metrics"]["rmse"] == metrics["rmse"]
     assert model.targets == ("progression",)
+
+
+@pytest.mark.parametrize(
+    ("reading", "words"),
+    [
+        ({"target": "body_mass_g"}, "weights are of classes, and csv is for regression"),
+        ({"label": "species", "label_separator": "|"}, "csv is for multilabel"),
+    ],
+)
+def test_weights_of_classes_need_classes(reading: Any, words: str) -> None:
+    given = {"dataset": "csv", "path": str(WORKFLOWS / "penguins.csv"), "class_weight": "balanced"}
+    with pytest.raises(ValidationError, match=words):
+        trainer.Options.model_validate({**given, "reading": reading})
+
+
+def test_weights_of_a_class_that_is_not_there_are_found_before_the_run() -> None:
+    reading = {"label": "species", "missing": ["NA"]}
+    given = {"dataset": "csv", "path": str(WORKFLOWS / "penguins.csv"), "reading": reading}
+    options = trainer.Options.model_validate({**given, "class_weight": {"Gento": 2.0}})
+    problem, _ = trainer.look_at_data(options, Path())
+    assert "penguins has no class 'Gento' (it has Adelie, Chinstrap, Gentoo)" in problem
+
+
+def test_labels_are_balanced_alone_and_in_a_lease() -> None:
+    split = rounds(homes(task="multilabel"))
+    point = {**SMALL, "class_weight": "balanced"}
+    trials = NetworkTrainer(split)
+    assert trials.train_together([(point, report()), (point, report())]) == [None, None]
+    assert trials(point, report())["loss"] != trials(dict(SMALL), report())["loss"]
