@@ -217,6 +217,7 @@ class _Names:
     def __init__(self, table: Source, renamed: Mapping[str, str]) -> None:
         self._where = table.where
         self._names = table.names
+        self._has_names = table.has_names
         for old in renamed:
             self.place(old)
         self.renamed = dict(renamed)
@@ -238,6 +239,8 @@ class _Names:
             if column not in self._names:
                 near = get_close_matches(column, self._names, 1)
                 hint = f"; is it {near[0]!r}?" if near else ""
+                if not hint and not self._has_names:
+                    hint = "; if the first row holds names, say header = true"
                 known = ", ".join(self._names)
                 raise DataError(
                     f"{self._where}: there is no column {column!r}{hint} (there are: {known})"

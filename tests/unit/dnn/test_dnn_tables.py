@@ -301,6 +301,22 @@ def test_samples_with_several_labels(tmp_path: Path) -> None:
         ),
         ("a,y\n31.5.24,0\n", {}, DataError, r"'31\.5\.24' is no number; say dates = { a = "),
         ("a,y\n1,0\nnan,1\n", {}, DataError, r"'nan' is not finite; .* missing = ..nan"),
+        ("a b,y\n31.5.24,0\n", {}, DataError, r'say dates = \{ "a b" = "%d'),
+        ("a,y\n5/31/24,0\n", {"dates": ["a"]}, DataError, "is no date such as .* say dates = { a"),
+        ("2020,2021\n1,0\n", {"target": "2021"}, DataError, "no column '2021'.* header = true"),
+        # Separators of thousands, in a column of numbers and in all its cells.
+        ('a,y\n"1,257.3",0\n2,1\n', {}, DataError, "'1,257.3' is no number: write it without"),
+        ('a,y\n"1,257.3",0\n', {}, DataError, "write numbers without separators of thousands"),
+        ("a;y\n1,5;0\n1.257,3;1\n", {"decimal": ","}, DataError, "line 3.*'1.257,3' is no number"),
+        ("a;y\n1,5;0\n1.257;1\n", {"decimal": ","}, DataError, "line 3.*without separators"),
+        ("a;y\n1,5;0\n1.5;1\n", {"decimal": ","}, DataError, "line 3.*'1.5' has a point, and"),
+        (
+            "a;y\n1,5;0\nNA;1\n",
+            {"decimal": ","},
+            DataError,
+            "line 3.*'NA' is no number; say missing",
+        ),
+        ("a;y\nx;0\n1,5;1\n", {"decimal": ","}, DataError, "line 2.*'x' is no number; say missing"),
         ("a,y\n1,0\n", {"decimal": ";"}, ConfigurationError, "decimal must be a point or a comma"),
     ],
 )
@@ -366,6 +382,28 @@ def test_numbers_with_a_decimal_comma(tmp_path: Path) -> None:
     texts = dnn.load_csv(path, missing=["NA"], categories=["a"], drop=["b"])
     assert texts.columns is not None
     assert texts.columns.categories == {"a": ("-2", "1,5")}
+
+
+@pytest.mark.parametrize(("mark", "decimal"), [("n_a", "."), ("n.a.", ","), ("-,-", ",")])
+def test_marks_of_missing_cells_may_look_like_parts_of_numbers(
+    mark: str, decimal: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, f"a;y\n1{decimal}5;p\n{mark};q\n")
+    data = dnn.load_csv(path, missing=[mark], decimal=decimal)
+    np.testing.assert_array_equal(data.x, [[1.5], [np.nan]])
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_texts_in_utf_16_are_read_and_other_files_named(compressed: bool, tmp_path: Path) -> None:
+    pack = gzip.compress if compressed else bytes
+    path = tmp_path / "table.txt"
+    path.write_bytes(pack("größe\ty\r\n1\tä\r\n2\tö\r\n".encode("utf-16")))
+    data = dnn.load_csv(path)
+    assert (data.x.tolist(), data.class_names) == ([[1], [2]], ("ä", "ö"))
+    for head, words in ((b"PK\x03\x04", "workbook: save"), (b"PAR1", r"ends in \.parquet")):
+        path.write_bytes(pack(head + b"\0" * 60))
+        with pytest.raises(DataError, match=f"is no text but .*{words}"):
+            dnn.load_csv(path)
 
 
 def test_empty_cells_of_new_rows_are_missing_where_a_table_of_arrays_had_such(
