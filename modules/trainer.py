@@ -27,6 +27,7 @@ from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import (
     PreparedSplits,
+    RareClassError,
     TrainingJob,
     jobs_of,
     oddities,
@@ -411,7 +412,10 @@ def _loaded(
 
 def _jobs(data: Dataset, options: Options) -> list[TrainingJob]:
     if (rows := options.rows) is not None:
-        return jobs_of(rows.cut(strata_of(data), data.beside))
+        try:
+            return jobs_of(rows.cut(strata_of(data), data.beside))
+        except RareClassError as error:
+            raise error.named(data.class_names) from None
     return [_own_split(data, options)]
 
 

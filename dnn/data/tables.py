@@ -18,7 +18,7 @@ import numpy as np
 
 from dnn.arrays import narrowed
 from dnn.backend import Array
-from dnn.data.cells import Column, Wanted, problem_of_number, shown
+from dnn.data.cells import TRUTHS, Column, Wanted, problem_of_number, shown
 from dnn.data.columns import TIME, Columns
 from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
@@ -180,7 +180,7 @@ def load_table(
         task=answers.task,
         class_names=tuple(answers.numbers) if is_classes else (),
         targets=answers.names,
-        weights=found[weights[0]].values if weights else None,
+        weights=_weights(table, found[weights[0]]) if weights else None,
         beside={names[at]: _beside(found[at]) for at in kept},
     )
 
@@ -366,7 +366,12 @@ def _classes(table: Source, column: Column) -> _Answers:
             remedy = f"it {_MISSING}"
         raise LabelError(f"{table.place(row)}: {message} is no integer from 0; {remedy}", row)
     largest = int(labels.argmax())
-    classes = classes_of(labels, f"{table.place(largest)}, column {column.name!r}: ")
+    place = f"{table.place(largest)}, column {column.name!r}: "
+    remedy = (
+        f'; categories = ["{column.name}"] takes numbers as names of classes, '
+        f"and for a regression say target = {column.name!r}"
+    )
+    classes = classes_of(labels, place, remedy)
     return _Answers(labels.astype(np.intp), "classification", classes)
 
 
@@ -408,16 +413,16 @@ def _several_labels(table: Source, columns: Sequence[Column], separator: str) ->
 def _truths(table: Source, column: Column) -> Array:
     """Return a column of labels as 0 and 1."""
     values = column.values
-    if column.kind == "category" and {each.lower() for each in column.categories} <= {
-        "true",
-        "false",
-    }:
+    if column.kind == "category" and {each.lower() for each in column.categories} <= {*TRUTHS}:
         values = np.array([float(each.lower() == "true") for each in column.categories])[
             np.where(np.isnan(values), 0, values).astype(np.intp)
         ]
     elif column.kind == "category":
-        first = column.categories[0]
-        raise LabelError(f"{table.where}: label {column.name!r} is {first!r}, and is to be 0 or 1")
+        truths = [at for at, cell in enumerate(column.categories) if cell.lower() in TRUTHS]
+        row = int(np.argmax(~np.isnan(values) & ~np.isin(values, truths)))
+        cell = shown(column.categories[int(values[row])])
+        wanted = "and is to be 0 or 1, or true or false"
+        raise LabelError(f"{table.place(row)}: label {column.name!r} is {cell}, {wanted}", row)
     if (wrong := ~np.isin(values, (0, 1)) | np.isnan(column.values)).any():
         row = int(np.argmax(wrong))
         raise LabelError(
@@ -432,6 +437,19 @@ def _beside(column: Column) -> Array:
         return column.texts
     if column.seconds is not None:
         return column.values + column.seconds / 86400
+    return column.values
+
+
+def _weights(table: Source, column: Column) -> Array:
+    """Return the weights of samples; a `DataError` for one that is missing or negative."""
+    wrong = ~(column.values >= 0)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        number = column.values[row]
+        what = "is missing" if np.isnan(number) else f"is {number:g}, and not 0 or more"
+        remedy = "say 0, or leave the row out"
+        place = f"{table.place(row)}, column {column.name!r}"
+        raise DataError(f"{place}: the weight {what}: {remedy}")
     return column.values
 
 

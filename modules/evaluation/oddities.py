@@ -82,13 +82,21 @@ def _odd_labels(data: Dataset) -> Iterator[str]:
     if absent == [0]:
         yield (
             f"{data.name}: the labels begin with 1, and networks have an output for a class 0 too: "
-            "number the labels from 0"
+            f"number the labels from 0{_names_remedy(data)}"
         )
     elif absent:
         yield (
             f"{data.name}: no row has the label {_listed(absent)}, and networks have an output for "
             f"each label up to {data.classes - 1}: number the labels from 0, without gaps"
+            f"{_names_remedy(data)}"
         )
+
+
+def _names_remedy(data: Dataset) -> str:
+    """Return what a table may say where the numbers of its labels are names."""
+    if data.columns is None or not data.columns.label:
+        return ""
+    return f', or say reading.categories = ["{data.columns.label}"], which takes them as names'
 
 
 def _odd_targets(data: Dataset, splits: Sequence[tuple[Rows, Rows]]) -> Iterator[str]:

@@ -291,7 +291,19 @@ def test_samples_with_several_labels(tmp_path: Path) -> None:
         ("a,y\n1,0\n", {"drop": ["a"]}, DataError, "no column beside the labels, 'y'"),
         ("a,y\n1,0\n", {"weight": "w"}, DataError, "there is no column 'w'"),
         ("a,y\n1,0\n2\n", {}, DataError, "line 3: 1 cells, not 2"),
-        ("a,w,y\n1,-1,0\n", {"weight": "w"}, DataError, "weight"),
+        (
+            "a,w,y\n1,-1,0\n",
+            {"weight": "w"},
+            DataError,
+            "line 2, column 'w': the weight is -1, and",
+        ),
+        (
+            "a,w,y\n1,,0\n",
+            {"weight": "w", "missing": [""]},
+            DataError,
+            "line 2.* weight is missing",
+        ),
+        ("a,y\n1,0\n2,20000\n", {}, LabelError, "line 3.*20000 in row 1 is too.*categories = ..y"),
         ("a,w,y\n1,x,0\n", {"weight": "w"}, DataError, "'x' is no number, as weights are"),
         (
             "a;y\n1,5;0\n2,5;1\n",
@@ -425,3 +437,9 @@ def test_categories_keep_their_zeros_and_other_encodings_are_named(tmp_path: Pat
     path.write_bytes("größe,y\n1,0\n".encode("latin-1"))
     with pytest.raises(DataError, match="not in UTF-8: iconv -f WINDOWS-1252"):
         dnn.load_csv(path)
+
+
+def test_a_label_that_is_neither_0_nor_1_is_named_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,p,q\n1,1,true\n2,0,no\n")
+    with pytest.raises(LabelError, match="line 3: label 'q' is 'no', and is to be 0 or 1, or true"):
+        dnn.load_csv(path, ["p", "q"])

@@ -109,6 +109,18 @@ def test_labels_that_are_none_are_a_problem_of_the_file(options: str, tmp_path: 
     assert "label 1.5 in row 2 of column 'kind' is no integer from 0" in checked.stderr
 
 
+def test_classes_are_called_as_in_the_table(tmp_path: Path) -> None:
+    write(tmp_path, ["light", "dark"] * 10 + ["odd"])
+    write_sweep(tmp_path, f"{{ {CSV}, evaluation = {{ method = 'k_fold', folds = 3 }} }}")
+    assert (
+        "class 'odd' has 1 row, too few for 3 folds" in diel("check", "w.toml", cwd=tmp_path).stderr
+    )
+    write(tmp_path, [1, 2] * 10)
+    write_sweep(tmp_path, f"{{ {CSV} }}")
+    checked = diel("check", "w.toml", cwd=tmp_path)
+    assert 'or say reading.categories = ["kind"], which takes' in checked.stdout + checked.stderr
+
+
 def test_what_is_odd_is_said_once_by_each(tmp_path: Path) -> None:
     write(tmp_path, [1, 2] * 20, repeats=2)
     write_sweep(tmp_path, f"{{ {CSV} }}")
