@@ -118,6 +118,9 @@ def load_table(
     marks = (missing,) if isinstance(missing, str) else tuple(missing)
     if features and drop:
         raise ConfigurationError("features and drop: give the columns to train on, or the others")
+    if target is not None and (label != -1 or label_separator):
+        other = "label_separator" if label == -1 else "label"
+        raise ConfigurationError(f"target and {other}: give one of them")
     if decimal not in (".", ","):
         raise ConfigurationError(f"decimal must be a point or a comma, not {decimal!r}")
     table = open_table(source, delimiter=delimiter, header=header, missing=marks, decimal=decimal)

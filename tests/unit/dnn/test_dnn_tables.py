@@ -106,6 +106,13 @@ def test_frames(library: str, tmp_path: Path) -> None:
     assert new.labels == ["Adelie", "Adelie", "Gentoo", "Chinstrap"]
 
 
+def test_lazy_frames_and_tables_of_arrow() -> None:
+    frame = frame_of(TEXT, pytest.importorskip("polars"))
+    check(load(frame.lazy()))
+    pytest.importorskip("pyarrow")
+    check(load(frame.to_arrow()))
+
+
 def test_categories_of_pandas() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
@@ -287,6 +294,12 @@ def test_samples_with_several_labels(tmp_path: Path) -> None:
             "'y' is to be predicted, and among",
         ),
         ("a,y\n1,0\n", {"features": ["a"], "drop": ["y"]}, ConfigurationError, "features and drop"),
+        (
+            "a,y\n1,0\n",
+            {"target": "y", "label_separator": ";"},
+            ConfigurationError,
+            "target and la",
+        ),
         ("a,y\n1,0\n", {"rename": {"a": "y"}}, ConfigurationError, "two columns the name 'y'"),
         ("a,y\n1,0\n", {"drop": ["a"]}, DataError, "no column beside the labels, 'y'"),
         ("a,y\n1,0\n", {"weight": "w"}, DataError, "there is no column 'w'"),
@@ -443,3 +456,8 @@ def test_a_label_that_is_neither_0_nor_1_is_named_with_its_line(tmp_path: Path) 
     path = written(tmp_path, "a,p,q\n1,1,true\n2,0,no\n")
     with pytest.raises(LabelError, match="line 3: label 'q' is 'no', and is to be 0 or 1, or true"):
         dnn.load_csv(path, ["p", "q"])
+
+
+def test_a_table_has_a_label_or_a_target(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="target and label: give one"):
+        dnn.load_csv(written(tmp_path, "a,p,q\n1,1,true\n"), "q", target="p")
