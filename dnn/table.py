@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
-import io
 import math
 import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -38,6 +38,12 @@ __all__ = [
 ]
 
 _END_OF_LINE: Final = re.compile(r"\r\n|\r|\n")
+_NO_TEXTS: Final = {
+    b"PK\x03\x04": "an archive or a workbook: save its table as CSV",
+    b"\xd0\xcf\x11\xe0": "a workbook: save its table as CSV",
+    b"PAR1": "Parquet: give it a name that ends in .parquet",
+}
+"""What files are that begin with four bytes."""
 _INTEGER: Final = re.compile(r"[+-]?\d{1,400}")
 _SHOWN: Final = 60
 """Of a longer cell, messages show the beginning."""
@@ -222,12 +228,23 @@ def iterate_rows(path: str | PathLike[str], delimiter: str) -> Iterator[Row]:
 
 
 def _opened(path: str | PathLike[str]) -> IO[str]:
-    """Open a text, which may be compressed by gzip, whatever its name is."""
+    """Open a text, which may be compressed by gzip, whatever its name is.
+
+    It is in UTF-8, or in UTF-16 where it begins with the mark of that.
+    """
     with Path(path).open("rb") as file:
-        is_compressed = file.read(2) == b"\x1f\x8b"
-    if not is_compressed:
-        return Path(path).open(newline="", encoding="utf-8-sig")
-    return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
+        head = file.read(4)
+    file_opener: Callable[..., Any] = open
+    if head.startswith(b"\x1f\x8b"):
+        file_opener = gzip.open
+        with gzip.open(path) as file:
+            head = file.read(4)
+    if head in _NO_TEXTS:
+        raise DataError(f"{path} is no text but {_NO_TEXTS[head]}")
+    is_wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    encoding = "utf-16" if is_wide else "utf-8-sig"
+    opened: IO[str] = file_opener(path, "rt", newline="", encoding=encoding)
+    return opened
 
 
 def first_line(path: str | PathLike[str]) -> str:

@@ -49,6 +49,11 @@ _FRACTION: Final = re.compile(r"\.(\d{1,6})\d*")
 _OTHER_DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[T ].*)?")
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
+_THOUSANDS: Final = re.compile(
+    r"[+-]?\d{1,3}([.,'\u2019 \u00a0\u202f])\d{3}(?:\1\d{3})*(?:[.,]\d+)?"
+)
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")  # of TOML
+_COMMA_TO_POINT: Final = str.maketrans({",": ".", ".": "_"})
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
@@ -139,6 +144,11 @@ def _quoted(text: str) -> str:
     return f'"{_short(text)}"'
 
 
+def _dates_of(name: str) -> str:
+    key = name if _BARE_KEY.fullmatch(name) else _quoted(name)
+    return f'dates = {{ {key} = "%d.%m.%Y" }}'
+
+
 @dataclass(frozen=True)
 class Wanted:
     """As what a column is to be read.
@@ -188,10 +198,7 @@ class TextCells:
 
     def add(self, cells: Sequence[str]) -> None:
         """Code the next cells; a `WrongCell` if one is not of the column's kind."""
-        plain = cells
-        if self._decimal != "." and not self._are_texts:
-            plain = [cell.replace(self._decimal, ".") for cell in cells]
-        part = None if self._are_texts else self._numbers(plain)
+        part = None if self._are_texts else self._numbers(cells)
         if part is not None:
             if self._are_texts is None and not np.isnan(part).all():
                 self._are_texts = False
@@ -199,7 +206,7 @@ class TextCells:
             texts = [cell.strip() for cell in cells]
             if self._are_texts is None:
                 self._are_texts = not any(
-                    number_of(text) is not None for text in texts if text not in self._missing
+                    self._number(text) is not None for text in texts if text not in self._missing
                 )
             if not self._are_texts:
                 raise self._wrong_number(texts)
@@ -209,34 +216,48 @@ class TextCells:
 
     def _numbers(self, cells: Sequence[str]) -> Array | None:
         """Return cells as numbers; None if a cell is none, and does not stand for a missing one."""
-        if "_" in "".join(cells):  # 1_000 is no number, though Python reads one
-            return None
-        if self._marks_are_texts:
-            try:
-                values = np.fromiter(map(float, cells), np.float64, len(cells))
-            except ValueError:
-                pass
-            else:
-                if np.isfinite(values).all():
-                    return values
+        if self._marks_are_texts and (values := self._floats(cells)) is not None:
+            return values
         if not self._missing:
             return None
         is_missing = np.array([cell.strip() in self._missing for cell in cells], bool)
+        values = self._floats(
+            ["0" if gone else cell for gone, cell in zip(is_missing, cells, strict=True)]
+        )
+        if values is not None:
+            values[is_missing] = np.nan
+        return values
+
+    def _floats(self, cells: Sequence[str]) -> Array | None:
+        """Return cells that all are finite numbers; None if one is not."""
+        plain = cells if self._decimal == "." else [*map(self._with_point, cells)]
+        if "_" in "".join(plain):  # 1_000 is no number, though Python reads one
+            return None
         try:
-            values = np.array(
-                [0.0 if gone else float(cell) for gone, cell in zip(is_missing, cells, strict=True)]
-            )
+            values = np.fromiter(map(float, plain), np.float64, len(cells))
         except ValueError:
             return None
-        if not np.isfinite(values).all():
-            return None
-        values[is_missing] = np.nan
-        return values
+        return values if np.isfinite(values).all() else None
+
+    def _number(self, text: str) -> float | None:
+        return number_of(self._with_point(text))
+
+    def _with_point(self, cell: str) -> str:
+        """Return a cell as Python reads numbers; where a comma is wanted, a point makes it none."""
+        return cell if self._decimal == "." else cell.translate(_COMMA_TO_POINT)
 
     def _wrong_number(self, texts: Sequence[str]) -> WrongCell:
         for row, text in enumerate(texts):
-            if text not in self._missing and (problem := self._problem(self.name, text)):
-                return WrongCell(self._rows + row, problem)
+            number = self._number(text)
+            if text in self._missing or (number is not None and math.isfinite(number)):
+                continue
+            if _THOUSANDS.fullmatch(text):
+                problem = f"{shown(text)} is no number: write it without separators of thousands"
+            elif number is None and self._decimal != "." and number_of(text) is not None:
+                problem = f'{shown(text)} has a point, and decimal = "," was said'
+            else:
+                problem = self._problem(self.name, text)
+            return WrongCell(self._rows + row, problem)
         raise AssertionError(f"no cell of {self.name!r} is wrong")
 
     def _coded(self, texts: Sequence[str]) -> Array:
@@ -248,7 +269,7 @@ class TextCells:
             problem = ""
             if not text:
                 problem = self._problem(self.name, text)
-            elif self._kind in (None, "label") and number_of(text) is not None:
+            elif self._kind in (None, "label") and self._number(text) is not None:
                 problem = (
                     f"{shown(text)} is a number among texts; say missing = [{_quoted(text)}] if it "
                     f"stands for a missing cell, or categories = [{_quoted(self.name)}]"
@@ -283,9 +304,11 @@ class TextCells:
             return "date"
         remedy = ""
         if all(_OTHER_DATE.fullmatch(text) for text in texts):
-            remedy = f'say dates = {{ {self.name} = "%d.%m.%Y" }}, or whatever the format is'
-        elif all(_DECIMAL_COMMA.fullmatch(text) for text in texts):
+            remedy = f"say {_dates_of(self.name)}, or whatever the format is"
+        elif self._decimal == "." and all(_DECIMAL_COMMA.fullmatch(text) for text in texts):
             remedy = 'say decimal = "," if the comma stands before decimals'
+        elif all(_THOUSANDS.fullmatch(text) for text in texts):
+            remedy = "write numbers without separators of thousands"
         if remedy:
             row = int(np.argmax(~np.isnan(values)))
             other = f"or categories = [{_quoted(self.name)}] if these are categories"
@@ -319,7 +342,9 @@ class TextCells:
             try:
                 found[:, code] = _days_and_seconds(text, self._format)
             except (ValueError, OverflowError):
-                wanted = f"in the format {self._format!r}" if self._format else "such as 2024-05-31"
+                wanted = f"in the format {self._format!r}"
+                if not self._format:
+                    wanted = f"such as 2024-05-31; for another format say {_dates_of(self.name)}"
                 row = int(np.argmax(values == code))
                 raise WrongCell(row, f"{shown(text)} is no date {wanted}") from None
         days, seconds = found[:, self._places(values)]

@@ -44,21 +44,20 @@ def from_one_hot(rows: npt.ArrayLike) -> Array:
     return labels
 
 
-_MOST_CLASSES: Final = 1 << 24
-"""Largest number of classes: with more, values are probably no labels."""
+_MOST_CLASSES: Final = 1 << 14
+"""Largest number of classes of fewer rows: with more, values are probably no labels."""
 
 
-def classes_of(labels: Array, where: str) -> int:
+def classes_of(labels: Array, where: str, remedy: str = "") -> int:
     """Return the number of classes: the largest label plus 1.
 
     Raises `LabelError`, which begins with `where`, if a label is too large to be a label.
     """
     row = int(labels.argmax())
-    if labels[row] >= _MOST_CLASSES:
-        message = (
-            f"label {labels[row]} in row {row} is too large: there are {_MOST_CLASSES} at most"
-        )
-        raise LabelError(f"{where}{message}", row)
+    most = max(_MOST_CLASSES, len(labels))
+    if labels[row] >= most:
+        message = f"label {labels[row]:.0f} in row {row} is too large: {len(labels):,} rows"
+        raise LabelError(f"{where}{message} have {most:,} classes at most{remedy}", row)
     return int(labels[row]) + 1
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from os import PathLike
@@ -284,10 +284,16 @@ def _numbered(count: int) -> tuple[str, ...]:
 
 def _of_frame(given: Any) -> tuple[str, Mapping[str, Any]]:
     """Return a table's name for messages, and its columns by name."""
-    if isinstance(given, Mapping):
-        where, labels = "the table", [*given]
+    columns: Iterable[Any]
+    if hasattr(given, "collect_schema") and hasattr(given, "collect"):
+        given = given.collect()  # a LazyFrame of polars
+    if hasattr(given, "column_names") and hasattr(given, "schema"):  # a table of Arrow
+        where, labels, columns = "the table", given.column_names, map(_of_arrow, given.columns)
+    elif isinstance(given, Mapping):
+        where, labels, columns = "the table", [*given], given.values()
     elif hasattr(given, "columns") and hasattr(given, "__getitem__"):
         where, labels = "the frame", [*given.columns]
+        columns = (given[label] for label in labels)
     else:
         message = "a table is a path, a frame of pandas or polars, or a mapping of columns"
         raise DataError(f"{message}, not {type(given).__name__}")
@@ -295,7 +301,7 @@ def _of_frame(given: Any) -> tuple[str, Mapping[str, Any]]:
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"{where}: there are two columns {twice!r}")
-    return where, {name: given[label] for name, label in zip(names, labels, strict=True)}
+    return where, dict(zip(names, columns, strict=True))
 
 
 def _of_parquet(path: Path) -> Mapping[str, Any]:

@@ -118,6 +118,9 @@ def load_table(
     marks = (missing,) if isinstance(missing, str) else tuple(missing)
     if features and drop:
         raise ConfigurationError("features and drop: give the columns to train on, or the others")
+    if target is not None and (label != -1 or label_separator):
+        other = "label_separator" if label == -1 else "label"
+        raise ConfigurationError(f"target and {other}: give one of them")
     if decimal not in (".", ","):
         raise ConfigurationError(f"decimal must be a point or a comma, not {decimal!r}")
     table = open_table(source, delimiter=delimiter, header=header, missing=marks, decimal=decimal)
@@ -180,7 +183,7 @@ def load_table(
         task=answers.task,
         class_names=tuple(answers.numbers) if is_classes else (),
         targets=answers.names,
-        weights=found[weights[0]].values if weights else None,
+        weights=_weights(table, found[weights[0]]) if weights else None,
         beside={names[at]: _beside(found[at]) for at in kept},
     )
 
@@ -217,6 +220,7 @@ class _Names:
     def __init__(self, table: Source, renamed: Mapping[str, str]) -> None:
         self._where = table.where
         self._names = table.names
+        self._has_names = table.has_names
         for old in renamed:
             self.place(old)
         self.renamed = dict(renamed)
@@ -238,6 +242,8 @@ class _Names:
             if column not in self._names:
                 near = get_close_matches(column, self._names, 1)
                 hint = f"; is it {near[0]!r}?" if near else ""
+                if not hint and not self._has_names:
+                    hint = "; if the first row holds names, say header = true"
                 known = ", ".join(self._names)
                 raise DataError(
                     f"{self._where}: there is no column {column!r}{hint} (there are: {known})"
@@ -356,7 +362,12 @@ def _classes(table: Source, column: Column) -> _Answers:
             remedy = f"it {_MISSING}"
         raise LabelError(f"{table.place(row)}: {message} is no integer from 0; {remedy}", row)
     largest = int(labels.argmax())
-    classes = classes_of(labels, f"{table.place(largest)}, column {column.name!r}: ")
+    place = f"{table.place(largest)}, column {column.name!r}: "
+    remedy = (
+        f'; categories = ["{column.name}"] takes numbers as names of classes, '
+        f"and for a regression say target = {column.name!r}"
+    )
+    classes = classes_of(labels, place, remedy)
     return _Answers(labels.astype(np.intp), "classification", classes)
 
 
@@ -402,8 +413,11 @@ def _truths(table: Source, column: Column) -> Array:
         of_code = np.array([TRUTHS[each.lower()] for each in column.categories])
         values = of_code[np.where(np.isnan(values), 0, values).astype(np.intp)]
     elif column.kind == "category":
-        first = column.categories[0]
-        raise LabelError(f"{table.where}: label {column.name!r} is {first!r}, and is to be 0 or 1")
+        truths = [at for at, cell in enumerate(column.categories) if cell.lower() in TRUTHS]
+        row = int(np.argmax(~np.isnan(values) & ~np.isin(values, truths)))
+        cell = shown(column.categories[int(values[row])])
+        wanted = "and is to be 0 or 1, or true or false"
+        raise LabelError(f"{table.place(row)}: label {column.name!r} is {cell}, {wanted}", row)
     if (wrong := ~np.isin(values, (0, 1)) | np.isnan(column.values)).any():
         row = int(np.argmax(wrong))
         raise LabelError(
@@ -418,6 +432,19 @@ def _beside(column: Column) -> Array:
         return column.texts
     if column.seconds is not None:
         return column.values + column.seconds / 86400
+    return column.values
+
+
+def _weights(table: Source, column: Column) -> Array:
+    """Return the weights of samples; a `DataError` for one that is missing or negative."""
+    wrong = ~(column.values >= 0)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        number = column.values[row]
+        what = "is missing" if np.isnan(number) else f"is {number:g}, and not 0 or more"
+        remedy = "say 0, or leave the row out"
+        place = f"{table.place(row)}, column {column.name!r}"
+        raise DataError(f"{place}: the weight {what}: {remedy}")
     return column.values
 
 

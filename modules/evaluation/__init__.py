@@ -13,7 +13,15 @@ trial with an honest estimate.
 
 from .bias import BiasReport, SelectionBias, luck
 from .by_column import SPLIT_COLUMNS
-from .folds import EvaluationError, Fold, NestedFold, holdout, k_fold, nested_folds
+from .folds import (
+    EvaluationError,
+    Fold,
+    NestedFold,
+    RareClassError,
+    holdout,
+    k_fold,
+    nested_folds,
+)
 from .oddities import oddities
 from .splits import (
     TAKES,
@@ -40,6 +48,7 @@ __all__ = [
     "Fold",
     "NestedFold",
     "PreparedSplits",
+    "RareClassError",
     "SelectionBias",
     "SplitData",
     "TrainingJob",

@@ -189,7 +189,7 @@ def folds_by_word(words: Array, name: str) -> list[Fold]:
     wrong = next((row for row, word in enumerate(given) if word not in _PARTS), None)
     if wrong is not None:
         raise EvaluationError(
-            f"split = {name!r}: row {wrong} says {str(words[wrong])!r}, and is to say train, "
+            f"split = {name!r}: row {wrong + 1} {_said(words[wrong])}, and is to say train, "
             "validation or test"
         )
     part = np.array([_PARTS[word] for word in given])
@@ -225,6 +225,13 @@ def split_once(
     return [grouped_holdout(strata, column, name, fraction, seed, stratified)]
 
 
+def _said(cell: Any) -> str:
+    """Return what a cell says, for a message."""
+    if cell == "" or cell != cell:
+        return "is empty"
+    return f"says {f'{cell:g}' if isinstance(cell, float) else str(cell)!r}"
+
+
 def rows_by_column(
     strata: Array | None,
     beside: Mapping[str, Array],
@@ -258,5 +265,5 @@ def _refuse_missing(column: Array, name: str) -> None:
     if gone.any():
         raise EvaluationError(
             f"column {name!r} is missing in {int(gone.sum()):,} rows, the first of them row "
-            f"{int(gone.argmax())}: leave these rows out"
+            f"{int(gone.argmax()) + 1}: leave these rows out"
         )

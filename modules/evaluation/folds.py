@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +15,33 @@ Rows: TypeAlias = "npt.NDArray[np.intp]"
 
 class EvaluationError(ValueError):
     """Rows cannot be split as the options ask."""
+
+
+class RareClassError(EvaluationError):
+    """A class has fewer rows than there are folds.
+
+    Attributes
+    ----------
+    label : int or str
+        The number of the class, or its name.
+    """
+
+    def __init__(self, label: int | str, count: int, folds: int) -> None:
+        super().__init__(label, count, folds)
+        self.label, self._count, self._folds = label, count, folds
+
+    def __str__(self) -> str:
+        rows = "1 row" if self._count == 1 else f"{self._count} rows"
+        return (
+            f"class {self.label} has {rows}, too few for {self._folds} folds each of which has its "
+            "share; use fewer folds, or stratified = false"
+        )
+
+    def named(self, names: Sequence[str]) -> RareClassError:
+        """Return the error with the name of the class, where classes have names."""
+        if not names or isinstance(self.label, str):
+            return self
+        return RareClassError(repr(names[self.label]), self._count, self._folds)
 
 
 @dataclass(frozen=True)
@@ -165,11 +193,7 @@ def _check(labels: npt.NDArray[Any], folds: int, stratified: bool) -> None:
     if stratified:
         classes, counts = np.unique(labels, return_counts=True)
         if counts.min() < folds:
-            rare = classes[counts.argmin()]
-            raise EvaluationError(
-                f"class {rare} has {counts.min()} rows, too few for {folds} folds each of which "
-                "has its share; use fewer folds, or stratified = false"
-            )
+            raise RareClassError(int(classes[counts.argmin()]), int(counts.min()), folds)
 
 
 def generator_of(*seed: int) -> np.random.Generator:

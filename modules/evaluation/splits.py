@@ -436,6 +436,7 @@ class PreparedSplits:
     def _split(self, job: TrainingJob) -> SplitData:
         parts = prepared(self._data, job, *self._ways)
         if self._are_counts:
+            _check_counts(self._data)
             by = parts[0].scale
             assert by is not None  # targets of a regression always have one
             scale = by.of_counts(self._data.y[job.train])
@@ -460,6 +461,18 @@ class PreparedSplits:
     def __iter__(self) -> Iterator[SplitData]:
         """Iterate over the prepared rows of each training."""
         return (self[number] for number in range(len(self)))
+
+
+def _check_counts(data: Dataset) -> None:
+    """Raise an `EvaluationError` if a target is negative, in its units."""
+    import numpy as np
+
+    if (data.y < 0).any():
+        row, at = (int(i) for i in np.argwhere(data.y < 0)[0])
+        raise EvaluationError(
+            f"{data.name}: {data.targets[at]!r} is {data.y[row, at]:g} in row {row + 1}, and loss "
+            "poisson takes counts, which are 0 or more: take another loss"
+        )
 
 
 def collect(jobs: Sequence[TrainingJob], results: Sequence[Metrics]) -> Evaluated:

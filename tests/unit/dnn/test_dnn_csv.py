@@ -88,7 +88,7 @@ def test_files_without_rows(tmp_path):
             read_csv(written(tmp_path, text))
     with pytest.raises(DataError, match="nowhere"):
         read_csv(tmp_path / "nowhere")
-    (tmp_path / "table.csv").write_bytes(b"\xff\xfe1,2\n")
+    (tmp_path / "table.csv").write_bytes(b"\xff1,2\n")
     with pytest.raises(DataError, match="cannot be read"):
         read_csv(tmp_path / "table.csv")
 

@@ -106,6 +106,13 @@ def test_frames(library: str, tmp_path: Path) -> None:
     assert new.labels == ["Adelie", "Adelie", "Gentoo", "Chinstrap"]
 
 
+def test_lazy_frames_and_tables_of_arrow() -> None:
+    frame = frame_of(TEXT, pytest.importorskip("polars"))
+    check(load(frame.lazy()))
+    pytest.importorskip("pyarrow")
+    check(load(frame.to_arrow()))
+
+
 def test_categories_of_pandas() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
@@ -287,11 +294,29 @@ def test_samples_with_several_labels(tmp_path: Path) -> None:
             "'y' is to be predicted, and among",
         ),
         ("a,y\n1,0\n", {"features": ["a"], "drop": ["y"]}, ConfigurationError, "features and drop"),
+        (
+            "a,y\n1,0\n",
+            {"target": "y", "label_separator": ";"},
+            ConfigurationError,
+            "target and la",
+        ),
         ("a,y\n1,0\n", {"rename": {"a": "y"}}, ConfigurationError, "two columns the name 'y'"),
         ("a,y\n1,0\n", {"drop": ["a"]}, DataError, "no column beside the labels, 'y'"),
         ("a,y\n1,0\n", {"weight": "w"}, DataError, "there is no column 'w'"),
         ("a,y\n1,0\n2\n", {}, DataError, "line 3: 1 cells, not 2"),
-        ("a,w,y\n1,-1,0\n", {"weight": "w"}, DataError, "weight"),
+        (
+            "a,w,y\n1,-1,0\n",
+            {"weight": "w"},
+            DataError,
+            "line 2, column 'w': the weight is -1, and",
+        ),
+        (
+            "a,w,y\n1,,0\n",
+            {"weight": "w", "missing": [""]},
+            DataError,
+            "line 2.* weight is missing",
+        ),
+        ("a,y\n1,0\n2,20000\n", {}, LabelError, "line 3.*20000 in row 1 is too.*categories = ..y"),
         ("a,w,y\n1,x,0\n", {"weight": "w"}, DataError, "'x' is no number, as weights are"),
         (
             "a;y\n1,5;0\n2,5;1\n",
@@ -301,6 +326,22 @@ def test_samples_with_several_labels(tmp_path: Path) -> None:
         ),
         ("a,y\n31.5.24,0\n", {}, DataError, r"'31\.5\.24' is no number; say dates = { a = "),
         ("a,y\n1,0\nnan,1\n", {}, DataError, r"'nan' is not finite; .* missing = ..nan"),
+        ("a b,y\n31.5.24,0\n", {}, DataError, r'say dates = \{ "a b" = "%d'),
+        ("a,y\n5/31/24,0\n", {"dates": ["a"]}, DataError, "is no date such as .* say dates = { a"),
+        ("2020,2021\n1,0\n", {"target": "2021"}, DataError, "no column '2021'.* header = true"),
+        # Separators of thousands, in a column of numbers and in all its cells.
+        ('a,y\n"1,257.3",0\n2,1\n', {}, DataError, "'1,257.3' is no number: write it without"),
+        ('a,y\n"1,257.3",0\n', {}, DataError, "write numbers without separators of thousands"),
+        ("a;y\n1,5;0\n1.257,3;1\n", {"decimal": ","}, DataError, "line 3.*'1.257,3' is no number"),
+        ("a;y\n1,5;0\n1.257;1\n", {"decimal": ","}, DataError, "line 3.*without separators"),
+        ("a;y\n1,5;0\n1.5;1\n", {"decimal": ","}, DataError, "line 3.*'1.5' has a point, and"),
+        (
+            "a;y\n1,5;0\nNA;1\n",
+            {"decimal": ","},
+            DataError,
+            "line 3.*'NA' is no number; say missing",
+        ),
+        ("a;y\nx;0\n1,5;1\n", {"decimal": ","}, DataError, "line 2.*'x' is no number; say missing"),
         ("a,y\n1,0\n", {"decimal": ";"}, ConfigurationError, "decimal must be a point or a comma"),
     ],
 )
@@ -368,6 +409,28 @@ def test_numbers_with_a_decimal_comma(tmp_path: Path) -> None:
     assert texts.columns.categories == {"a": ("-2", "1,5")}
 
 
+@pytest.mark.parametrize(("mark", "decimal"), [("n_a", "."), ("n.a.", ","), ("-,-", ",")])
+def test_marks_of_missing_cells_may_look_like_parts_of_numbers(
+    mark: str, decimal: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, f"a;y\n1{decimal}5;p\n{mark};q\n")
+    data = dnn.load_csv(path, missing=[mark], decimal=decimal)
+    np.testing.assert_array_equal(data.x, [[1.5], [np.nan]])
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_texts_in_utf_16_are_read_and_other_files_named(compressed: bool, tmp_path: Path) -> None:
+    pack = gzip.compress if compressed else bytes
+    path = tmp_path / "table.txt"
+    path.write_bytes(pack("größe\ty\r\n1\tä\r\n2\tö\r\n".encode("utf-16")))
+    data = dnn.load_csv(path)
+    assert (data.x.tolist(), data.class_names) == ([[1], [2]], ("ä", "ö"))
+    for head, words in ((b"PK\x03\x04", "workbook: save"), (b"PAR1", r"ends in \.parquet")):
+        path.write_bytes(pack(head + b"\0" * 60))
+        with pytest.raises(DataError, match=f"is no text but .*{words}"):
+            dnn.load_csv(path)
+
+
 def test_empty_cells_of_new_rows_are_missing_where_a_table_of_arrays_had_such(
     tmp_path: Path,
 ) -> None:
@@ -387,3 +450,14 @@ def test_categories_keep_their_zeros_and_other_encodings_are_named(tmp_path: Pat
     path.write_bytes("größe,y\n1,0\n".encode("latin-1"))
     with pytest.raises(DataError, match="not in UTF-8: iconv -f WINDOWS-1252"):
         dnn.load_csv(path)
+
+
+def test_a_label_that_is_neither_0_nor_1_is_named_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,p,q\n1,1,true\n2,0,no\n")
+    with pytest.raises(LabelError, match="line 3: label 'q' is 'no', and is to be 0 or 1, or true"):
+        dnn.load_csv(path, ["p", "q"])
+
+
+def test_a_table_has_a_label_or_a_target(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="target and label: give one"):
+        dnn.load_csv(written(tmp_path, "a,p,q\n1,1,true\n"), "q", target="p")

@@ -117,6 +117,7 @@ def test_a_holdout_has_its_share_of_each_class(
     [
         (lambda: k_fold([0, 1, 0], 4), "3 rows cannot be cut into 4 folds"),
         (lambda: k_fold([0] * 9 + [1] * 2, 3), "class 1 has 2 rows, too few for 3 folds"),
+        (lambda: k_fold([0] * 9 + [1], 3), "class 1 has 1 row, too few for 3 folds"),
         (lambda: k_fold([0, 1] * 5, 1), "at least 2"),
         (lambda: nested_folds([0] * 9 + [1] * 3, 3, 3), "class 1 has 2 rows"),
         (lambda: holdout([0, 1], 0.1), "2 rows cannot be split at 0.1"),

@@ -10,7 +10,7 @@ import pytest
 from support import diel
 
 from diel.testing import Module, run_modules
-from dnn import Dataset
+from dnn import Dataset, load_table
 from modules import master, trainer
 from modules.evaluation import k_fold, oddities
 
@@ -109,6 +109,18 @@ def test_labels_that_are_none_are_a_problem_of_the_file(options: str, tmp_path: 
     assert "label 1.5 in row 2 of column 'kind' is no integer from 0" in checked.stderr
 
 
+def test_classes_are_called_as_in_the_table(tmp_path: Path) -> None:
+    write(tmp_path, ["light", "dark"] * 10 + ["odd"])
+    write_sweep(tmp_path, f"{{ {CSV}, evaluation = {{ method = 'k_fold', folds = 3 }} }}")
+    assert (
+        "class 'odd' has 1 row, too few for 3 folds" in diel("check", "w.toml", cwd=tmp_path).stderr
+    )
+    write(tmp_path, [1, 2] * 10)
+    write_sweep(tmp_path, f"{{ {CSV} }}")
+    checked = diel("check", "w.toml", cwd=tmp_path)
+    assert 'or say reading.categories = ["kind"], which takes' in checked.stdout + checked.stderr
+
+
 def test_what_is_odd_is_said_once_by_each(tmp_path: Path) -> None:
     write(tmp_path, [1, 2] * 20, repeats=2)
     write_sweep(tmp_path, f"{{ {CSV} }}")
@@ -186,3 +198,15 @@ def test_what_is_odd_about_targets(data: Dataset, words: list[str]) -> None:
     assert len(found) == len(words)
     for line, text in zip(found, words, strict=True):
         assert text in line
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "is_odd"), [(0, 1, True), (1, 1, True), (5, 1, False), (0, 2, False)]
+)
+def test_a_column_that_numbers_the_rows_is_odd(first: int, step: int, is_odd: bool) -> None:
+    table = {"": first + step * np.arange(40), "a": np.arange(40) ** 2, "y": np.arange(40) % 2}
+    data = load_table(table)
+    rows = np.arange(40)
+    lines = list(oddities(data, [(rows[:30], rows[30:])]))
+    said = "table: column '' numbers the rows, which says nothing of new ones unless"
+    assert [line.startswith(said) for line in lines] == [True] * is_odd

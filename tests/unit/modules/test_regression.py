@@ -222,3 +222,10 @@ def test_labels_are_balanced_alone_and_in_a_lease() -> None:
     trials = NetworkTrainer(split)
     assert trials.train_together([(point, report()), (point, report())]) == [None, None]
     assert trials(point, report())["loss"] != trials(dict(SMALL), report())["loss"]
+
+
+def test_targets_that_are_no_counts_are_told_in_their_units() -> None:
+    data = homes()
+    data.y[3] = -7
+    with pytest.raises(EvaluationError, match="homes: 'price' is -7 in row 4, and loss poisson"):
+        NetworkTrainer(rounds(data))({**SMALL, "loss": "poisson"}, report())

@@ -99,9 +99,13 @@ def test_a_column_says_the_part_of_each_row() -> None:
     assert (fold.train.tolist(), fold.test.tolist()) == ([0, 1, 3], [2, 4])
     words[0] = "maybe"
     with pytest.raises(
-        EvaluationError, match="row 0 says 'maybe', and is to say train, validation"
+        EvaluationError, match="row 1 says 'maybe', and is to say train, validation"
     ):
         options.cut(y, {"part": words})
+    for cell, said in (("", "is empty"), (np.nan, "is empty"), (2.0, "says '2'")):
+        words[0] = cell
+        with pytest.raises(EvaluationError, match=f"row 1 {said}, and is to say train"):
+            options.cut(y, {"part": words})
     with pytest.raises(EvaluationError, match="no row says validation or test"):
         options.cut(y, {"part": np.array(["train"] * 5, object)})
 
@@ -111,7 +115,11 @@ def test_a_column_says_the_part_of_each_row() -> None:
     [
         ({"groups": "g"}, {}, "groups = 'g': there is no such column"),
         ({"groups": "g"}, {"g": np.zeros(6)}, "there is 1 group, too few for 2 parts"),
-        ({"groups": "g"}, {"g": np.array([1, np.nan] * 3)}, "'g' is missing in 3 rows, the first"),
+        (
+            {"groups": "g"},
+            {"g": np.array([1, np.nan] * 3)},
+            "'g' is missing in 3 rows, the first of them row 2",
+        ),
         ({"groups": "g"}, {"g": np.array(["a", ""] * 3, object)}, "'g' is missing in 3 rows"),
         (
             {"time": "g"},
