@@ -51,7 +51,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "hamming": Metric("multilabel", False),
     "macro_f1": Metric("multilabel", True, on_request=("classification",)),
     "micro_f1": Metric("multilabel", True, on_request=("classification",)),
-    "loss": Metric("", False, 0.0, math.inf),
+    "loss": Metric("", False, -math.inf, math.inf),
     "mcc": Metric("classification", True, -1.0),
     "balanced_accuracy": Metric(ON_REQUEST, True, on_request=("classification",)),
     "f1": Metric(ON_REQUEST, True, on_request=("classification",)),

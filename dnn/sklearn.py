@@ -17,21 +17,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
 from dnn.callbacks import Callback, EarlyStopping
+from dnn.data.targets import TargetScale, checked_weights
 from dnn.errors import (
     ConfigurationError,
+    DataError,
     MissingDependencyError,
     explains_arguments,
     is_integer,
 )
-from dnn.layers import Layer
-from dnn.losses import Loss
+from dnn.layers import Activation, Layer
+from dnn.losses import LOSSES, Loss, loss_of
 from dnn.model import NeuralNetwork
 from dnn.nets import mlp
 from dnn.optimizers import Optimizer, optimizer_of
@@ -56,6 +58,7 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
     hidden: Sequence[int] = (64,)
     _: KW_ONLY
     activation: str = "relu"
+    loss: str | Mapping[str, Any] | Loss = ""
     layers: Callable[[int, int], Sequence[Layer]] | None = None
     optimizer: str | Optimizer = "adam"
     learning_rate: float = 0.005
@@ -68,12 +71,24 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
     random_state: Any = None
     progress: bool | None = False
 
-    def _train(
-        self, x: Array, y: Array, outputs: int, loss: str | Loss, **options: Any
-    ) -> NeuralNetwork:
+    _takes: ClassVar[tuple[str, ...]] = ()
+
+    def _loss(self) -> Loss:
+        loss = loss_of(self.loss)
+        if loss.takes not in self._takes:
+            known = [name for name, kind in LOSSES.items() if kind.takes in self._takes]
+            raise self._wrong("loss", f"one of {', '.join(known)}")
+        return loss
+
+    def _train(self, x: Array, y: Array, targets: int, loss: Loss, **options: Any) -> NeuralNetwork:
         if not isinstance(self.early_stopping, bool | np.bool_):
             raise self._wrong("early_stopping", "true or false")
-        layers = self._layers(x.shape[1], outputs)
+        if options.get("sample_weight") is not None:
+            weights = np.asarray(options["sample_weight"])
+            if not np.any(weights):
+                raise DataError("sample_weight: all weights are zero")
+            options["sample_weight"] = checked_weights("sample_weight", weights, len(x))
+        layers = self._layers(x.shape[1], loss.output_count(targets), loss)
         model = NeuralNetwork(layers, loss, self._optimizer(), seed=self._seed())
         callbacks: list[Callback] = []
         if self.early_stopping:
@@ -92,9 +107,10 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
         self.model_ = model
         return model
 
-    def _layers(self, inputs: int, outputs: int) -> Sequence[Layer]:
+    def _layers(self, inputs: int, outputs: int, loss: Loss) -> Sequence[Layer]:
         if self.layers is None:
-            return mlp(inputs, self.hidden, outputs, self.activation)
+            layers = mlp(inputs, self.hidden, outputs, self.activation)
+            return [*layers, *map(Activation, loss.needs)]
         what = "a function of the numbers of inputs and outputs that returns layers"
         try:
             inspect.signature(self.layers).bind(inputs, outputs)
@@ -133,7 +149,7 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
 
 @dataclass(eq=False, repr=False)
 class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
-    """A classifier: a network that ends in softmax and cross entropy.
+    """A classifier: a network that ends in softmax and cross entropy, or another loss of classes.
 
     Parameters
     ----------
@@ -141,6 +157,9 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
         Units of each hidden layer.
     activation : str
         Name of the activation after each hidden layer.
+    loss : str, mapping or Loss
+        A name of `dnn.losses.LOSSES`, such as ``"focal"``, or a table of it and its options,
+        ``{"name": "focal", "gamma": 3.0}``.
     layers : callable (inputs: int, outputs: int) -> sequence of Layer, optional
         Makes another network; then `hidden` and `activation` are ignored.
     optimizer : str or Optimizer
@@ -170,9 +189,13 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
     n_features_in_ : int
     """
 
+    loss: str | Mapping[str, Any] | Loss = "softmax_cross_entropy"
     class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    _takes = ("classes",)
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> DNNClassifier:
+    def fit(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
+    ) -> DNNClassifier:
         """Train a new network.
 
         Parameters
@@ -180,6 +203,8 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
         X : array_like, shape (n, d)
         y : array_like, shape (n,)
             Labels of any kind.
+        sample_weight : array_like, shape (n,), optional
+            Factor of the loss of each sample, beside that of its class.
         """
         x, labels = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(labels)
@@ -187,7 +212,8 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
         weights = self.class_weight
         if isinstance(weights, Mapping):
             weights = self._weights_by_number(weights)
-        self._train(x, numbers, len(self.classes_), "softmax_cross_entropy", class_weight=weights)
+        given = {"class_weight": weights, "sample_weight": sample_weight}
+        self._train(x, numbers, len(self.classes_), self._loss(), **given)
         return self
 
     def _weights_by_number(self, weights: Mapping[Any, float]) -> dict[int, float]:
@@ -211,43 +237,52 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
 
 @dataclass(eq=False, repr=False)
 class DNNRegressor(RegressorMixin, _DNN):  # type: ignore[misc]
-    """A regressor: a network trained on the mean squared error of standardised targets.
+    """A regressor: a network trained on the mean squared error, or another loss, of its targets.
 
-    Targets are standardised for training, so that `learning_rate` does not depend on their scale.
-    Its parameters are those of `DNNClassifier`, without `class_weight`.
+    Targets are standardised for training, so that `learning_rate` does not depend on their scale;
+    counts, of the loss ``"poisson"``, are divided by their mean. Its parameters are those of
+    `DNNClassifier`, without `class_weight`. Of several quantiles that are trained, those nearest to
+    the medians are predicted.
 
     Attributes
     ----------
     model_ : NeuralNetwork
-        Its outputs are standardised.
+        Its outputs are those of scaled targets.
     history_ : History
     n_iter_ : int, epochs
     n_features_in_ : int
     """
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> DNNRegressor:
+    loss: str | Mapping[str, Any] | Loss = "mean_squared_error"
+    _takes = ("values", "counts")
+
+    def fit(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
+    ) -> DNNRegressor:
         """Train a new network.
 
         Parameters
         ----------
         X : array_like, shape (n, d)
         y : array_like, shape (n,) or (n, outputs)
+        sample_weight : array_like, shape (n,), optional
+            Factor of the loss of each sample.
         """
         x, values = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
         values = np.asarray(values, np.float64)
         columns = values.reshape(len(values), -1)
-        self._centre = columns.mean(axis=0)
-        spread = columns.std(axis=0)
-        self._spread = np.where(spread > 1e-12 * np.abs(self._centre), spread, 1.0)
-        self._shape = values.shape[1:]
-        scaled = (columns - self._centre) / self._spread
-        self._train(x, scaled, columns.shape[1], "mean_squared_error")
+        loss, targets = self._loss(), columns.shape[1]
+        if are_counts := loss.takes == "counts":
+            loss.check(columns, len(columns), (targets,), columns.dtype)  # before they are scaled
+        self._scale = (TargetScale.of_counts if are_counts else TargetScale.learned)(columns)
+        self._shape, self._point = values.shape[1:], loss.point
+        self._train(x, self._scale.apply(columns), targets, loss, sample_weight=sample_weight)
         return self
 
     def predict(self, X: npt.ArrayLike) -> Array:
         """Return the values for each sample, shape (n,) or (n, outputs) as in `fit`."""
         x = self._samples(X)
-        values = self.model_.predict(x).astype(np.float64) * self._spread + self._centre
+        values = self._scale.in_units(self._point(self.model_(x)))
         result: Array = values.reshape(len(values), *self._shape)
         return result
 

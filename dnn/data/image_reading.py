@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -116,6 +117,18 @@ class ImageReading:
         """
         library = _pillow()
         is_known = shape is not None
+        with warnings.catch_warnings():  # `_check` says it with the name of the file
+            warnings.filterwarnings("ignore", "Image size", library.DecompressionBombWarning)
+            return self._read(library, files, shape, is_known=is_known)
+
+    def _read(
+        self,
+        library: Any,
+        files: Sequence[Path],
+        shape: tuple[int, ...] | None,
+        *,
+        is_known: bool,
+    ) -> Array:
         if shape is None:
             rows, columns = self.size or self.decoded(library, files[0]).shape[1:]
             shape = (self.channels, rows, columns)
@@ -144,7 +157,7 @@ class ImageReading:
         try:
             # Given a name, Pillow maps the file, and exchanges rows and columns of turned TIFFs.
             with path.open("rb") as file, library.open(file) as opened:
-                self._check(opened, path)
+                self._check(library, opened, path)
                 opened.load()
                 if self.values == "floats" and opened.mode.startswith(("I", "F")):
                     return self._of_numbers(library, opened, path)
@@ -160,8 +173,13 @@ class ImageReading:
             return brightness
         return np.ascontiguousarray(image)
 
-    def _check(self, image: Any, path: Path) -> None:
+    def _check(self, library: Any, image: Any, path: Path) -> None:
         """Raise `DataError` if an image is several, or its numbers mean nothing here."""
+        limit = library.MAX_IMAGE_PIXELS
+        if limit is not None and image.width * image.height > limit:
+            pixels = f"{path}: the image has {image.width * image.height:,} pixels"
+            message = f"{pixels}, more than the {limit:,} from which on Pillow warns of an attack"
+            warnings.warn(message, library.DecompressionBombWarning, stacklevel=2)
         # The second image of a camera's MPO is a small or a stereoscopic one.
         if getattr(image, "is_animated", False) and image.format != "MPO":
             message = f"has {image.n_frames} frames or pages: save the one that is meant"

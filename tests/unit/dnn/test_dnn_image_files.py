@@ -400,3 +400,15 @@ def test_a_reading_is_described_and_rebuilt():
     for wrong in ({"values": "odd"}, {"grey": 1}, {"alpha": []}, {"background": 3}):
         with pytest.raises((ValueError, TypeError)):
             ImageReading.from_json({**reading.to_json(), **wrong})
+
+
+def test_a_picture_of_many_pixels_is_named(tmp_path, monkeypatch):
+    folder = folder_of(tmp_path, Image.fromarray(BYTES), "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 30)
+    with pytest.warns(Image.DecompressionBombWarning) as caught:
+        dnn.load_image_folder(folder)
+    assert {"cat/large.png: the image has 35 pixels, more than the 30" in str(each.message)
+            for each in caught} == {True}  # fmt: skip
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 17)
+    with pytest.raises(DataError, match=r"cat/large\.png: cannot be read as an image: .*35 pixels"):
+        dnn.load_image_folder(folder)

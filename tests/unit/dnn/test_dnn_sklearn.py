@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dnn import SGD, Activation, FullyConnected, Input
-from dnn.errors import ConfigurationError, MissingDependencyError
+from dnn.errors import ConfigurationError, DataError, DnnError, MissingDependencyError
 from dnn.sklearn import DNNClassifier, DNNRegressor
 
 CHECKED = [
@@ -24,8 +24,15 @@ CHECKED = [
 ]
 
 
+# As scikit-learn says of its own estimators that take samples in batches.
+UNEQUAL = dict.fromkeys(
+    [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")],
+    "sample_weight is not equivalent to removing/repeating samples.",
+)
+
+
 @pytest.mark.sample(10)
-@parametrize_with_checks(CHECKED)
+@parametrize_with_checks(CHECKED, expected_failed_checks=lambda estimator: UNEQUAL)
 def test_the_rules_of_scikit_learn(estimator, check):
     check(estimator)
 
@@ -52,6 +59,65 @@ def test_a_regressor_with_one_and_with_several_values():
     two = DNNRegressor([8], epochs=15, random_state=0).fit(x, both)
     assert two.predict(x).shape == both.shape
     assert two.score(x, both) > 0.5
+
+
+def test_a_regressor_with_other_losses():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(300, 2))
+    y = 50 + 20 * x[:, 0] + generator.normal(size=300)
+    y[:30] = 1e4  # nonsense in a few rows
+    spoilt, robust = (
+        DNNRegressor([], loss=loss, epochs=200, learning_rate=0.01, random_state=0).fit(x, y)
+        for loss in ("mean_squared_error", {"name": "huber", "delta": 0.01})
+    )
+    errors = [np.median(np.abs(each.predict(x) - y)[30:]) for each in (spoilt, robust)]
+    assert errors[1] < 40 < 400 < errors[0]
+    high = DNNRegressor([8], loss={"name": "quantile", "quantiles": [0.9]}, random_state=0)
+    assert (high.fit(x, y).predict(x) > y)[30:].mean() > 0.8
+    three = DNNRegressor([8], loss="quantile", epochs=20).fit(x, np.stack([y, -y], 1))
+    assert three.predict(x).shape == (300, 2)
+    counts = generator.poisson(np.exp(1 + 0.5 * x[:, 0]))
+    poisson = DNNRegressor([8], loss="poisson", epochs=60, random_state=0).fit(x, counts)
+    assert poisson.predict(x) == pytest.approx(np.exp(1 + 0.5 * x[:, 0]), rel=0.6)
+    with pytest.raises(DataError, match="counts are 0 or more, not -3 in row 0"):
+        poisson.fit(x, counts - 3 - counts[0])
+
+
+def test_a_classifier_with_other_losses():
+    x, y = blobs()
+    for loss in ({"name": "focal", "gamma": 3.0}, "binary_cross_entropy", "cross_entropy"):
+        found = DNNClassifier([8], loss=loss, epochs=10, random_state=0).fit(x, y)
+        assert found.score(x, y) > 0.9
+        assert found.predict_proba(x).shape == (200, 2)
+    search = GridSearchCV(DNNClassifier(epochs=2), {"loss": ["focal", {"name": "focal"}]}, cv=2)
+    assert search.fit(x, y).best_score_ > 0.5
+    for kind, loss, words in (
+        (DNNClassifier, "huber", "loss must be one of binary_cross_entropy, .*, not 'huber'"),
+        (DNNRegressor, "focal", "loss must be one of huber, .*, not 'focal'"),
+        (DNNRegressor, "hubber", "did you mean 'huber'"),
+        (DNNRegressor, {"name": "huber", "dleta": 1}, "delta"),
+        (DNNClassifier, 5, "loss"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            kind(loss=loss).fit(x, y)
+    with pytest.raises(DnnError, match=r"classes|label"):
+        DNNClassifier(loss="binary_cross_entropy").fit(x[:6], [0, 1, 2] * 2)
+
+
+def test_weights_of_samples():
+    x, y = blobs()
+    names = np.array(["no", "yes"])[y]
+    weighted = DNNClassifier(epochs=5, random_state=0).fit(x, names, sample_weight=1.0 - y)
+    assert (weighted.predict(x) == "no").all()
+    alike = DNNClassifier(epochs=5, class_weight={"no": 1, "yes": 0}, random_state=0).fit(x, names)
+    assert weighted.predict_proba(x).tobytes() == alike.predict_proba(x).tobytes()
+    spoilt = np.where(np.arange(200) < 50, 1e3, x[:, 0])
+    regressor = DNNRegressor([], epochs=300, random_state=0)
+    regressor.fit(x, spoilt, sample_weight=(spoilt < 1e3).astype(float))
+    assert np.abs(regressor.predict(x)[50:] - x[50:, 0]).max() < 1
+    for wrong, words in ((np.ones(3), "weights"), (-np.ones(200), "row 0 is -1"), (0 * y, "all")):
+        with pytest.raises(DnnError, match=words):
+            regressor.fit(x, spoilt, sample_weight=wrong)
 
 
 def blobs(n=200, seed=0):

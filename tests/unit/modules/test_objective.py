@@ -163,8 +163,8 @@ def test_an_expression_needs_a_metric() -> None:
         ("accuracy", 1.01, False),
         ("mcc", -0.5, True),
         ("mcc", 1.01, False),
-        ("loss", 0.0, True),
-        ("loss", -0.1, False),
+        ("loss", -1.0, True),  # that of counts may be negative
+        ("rmse", -0.1, False),
         ("training_time_s", -1.0, False),
         ("accuracy * 2", 1.9, True),
     ],

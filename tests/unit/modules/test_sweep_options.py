@@ -149,7 +149,7 @@ def test_several_objectives() -> None:
             "may never be reached, and random has no last trial | add trials = 1000, or a time",
         ),
         ({"until": {"objective": 1.2}}, "until.objective", "accuracy is never as good as 1.2"),
-        ({"until": {"objective": -1.0}, "objective": "loss"}, "until.objective", "loss is never"),
+        ({"until": {"objective": -1.0}, "objective": "rmse"}, "until.objective", "rmse is never"),
         ({"until": {"time": "2 weeks"}}, "until.time", "is no duration"),
         ({"until": {"time": 0}}, "until.time", "longer than 0"),
         ({"until": {"accuracy": 0.9}}, "until.accuracy", "unknown key"),
