@@ -102,7 +102,15 @@ class SweepOptions(BaseModel):
 
     space: dict[str, Any] = Field(
         description="what each hyperparameter may be",
-        json_schema_extra=lambda extra: extra.update(form="space", suggestions=suggested_values()),
+        json_schema_extra=lambda extra: extra.update(
+            form="space",
+            suggestions=suggested_values(),
+            notes={
+                name: info.description
+                for name, info in Hyperparameters.model_fields.items()
+                if info.description
+            },
+        ),
     )
     strategy: dict[str, Any] = Field(
         {"name": "grid"},

@@ -169,7 +169,6 @@ class SweepReporter(Reporter):
     def new_sweep(self) -> dict[str, Any]:
         """Return tables that can run once the trainer has data, or a function, to train with."""
         asked = {
-            "objective": "accuracy",
             "strategy": "random",
             "trials": 20,
             "space": {"learning_rate": {"from": 0.001, "to": 1.0, "scale": "log"}},

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 SETS: Final[Mapping[str, Any]] = catalogue("data set")
 """Data sets of `dnn.load_dataset`, and what is known of each before it is read."""
 
+OF_IMAGES = ("labels", "size", "grey", "values", "alpha", "background", "table", "file")
+OF_ARRAYS = ("x", "y", "lengths")
+"""Options of how images, and arrays of an npz file, are read; the others are of tables."""
+
 DatasetName = Annotated[str, OneOf(lambda: SETS)]
 
 SampleShape = tuple[int, ...]
@@ -142,16 +146,16 @@ class ReadingOptions(BaseModel):
         further = [column for column in columns if column not in self.beside]
         return self.model_copy(update={"beside": [*self.beside, *further]}) if further else self
 
-    def problem_with(self, dataset: str) -> str:
-        """Return why a data set does not take these options; empty if it takes all."""
+    def problem_with(self, dataset: str) -> tuple[str, str] | None:
+        """Return the option that a data set does not take, and why; None if it takes all."""
         from dnn import reading_options
 
         known = reading_options(dataset)
         wrong = [name for name in self.given if name not in known]
         if not wrong:
-            return ""
+            return None
         there = f"it takes {', '.join(known)}" if known else "it takes nothing"
-        return f"reading: dataset {dataset!r} takes no {wrong[0]}: {there}"
+        return wrong[0], f"reading: dataset {dataset!r} takes no {wrong[0]}: {there}"
 
 
 def known_shape(dataset: object) -> DataShape | None:

@@ -41,7 +41,7 @@ from .pretrained import Pretrained, oddity_of_columns, place_of_weights, written
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import ReadingOptions, augmentations_of, is_own, is_table, shape_of
-from .trainer_options import LAYERS, OF_DATASET, OF_START, OF_TRIALS, TrainerOptions
+from .trainer_options import LAYERS, OF_DATASET, OF_START, OF_TRIALS, OPTION_GROUPS, TrainerOptions
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
 
@@ -375,6 +375,11 @@ def describe_network(
 def option_variants() -> dict[str, tuple[str, dict[str, type[BaseModel]]]]:
     """Return, for options that are lists of tables, the key of their kind and a model by kind."""
     return {"layers": ("type", layer_models())}
+
+
+def option_groups() -> Mapping[str, Sequence[str]]:
+    """Return the groups of a form's options, each with the options in it."""
+    return OPTION_GROUPS
 
 
 def _rounds(options: Options, folder: Path) -> PreparedSplits:

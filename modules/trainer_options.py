@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -29,6 +30,8 @@ from .pretrained import place_of_weights, problem_with_weights, written_by_run
 from .problems import at, problem
 from .sweep.runners import TRAINERS, parse_memory
 from .tabular import (
+    OF_ARRAYS,
+    OF_IMAGES,
     SETS,
     DatasetName,
     ReadingOptions,
@@ -53,6 +56,18 @@ OF_TRIALS = ("patience", "min_delta", "watch", "seeds", "seeds_score", "checkpoi
 """Options of how the networks of a trial are trained."""
 OF_START = ("weights", "head", "freeze")
 """Options of what networks start from."""
+OPTION_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Columns and cells of a table": ("reading",),
+    "Image folders": tuple(f"reading.{name}" for name in OF_IMAGES),
+    "Arrays of an npz file": tuple(f"reading.{name}" for name in OF_ARRAYS),
+    "Which rows train and which score": (*_OF_ROWS, "evaluation"),
+    "Preparation": ("impute", "encode", "standardise", "augment", "class_weight"),
+    "Patience, seeds, checkpoints": OF_TRIALS,
+    "Weights to start from": OF_START,
+    "Device, precision, several ranks": ("device", "precision", "training", "routines"),
+    "A function of your own, limits": ("options", "isolated", "time_limit", "memory_limit"),
+}
+"""Options that a form shows together; the name of a table stands for all of its keys."""
 _OF_NETWORKS = ("device", "precision", "training", LAYERS, *OF_TRIALS, *OF_START)
 
 
@@ -83,13 +98,16 @@ class TrainerOptions(BaseModel):
     )
     path: str | None = Field(
         None,
+        json_schema_extra={"is_first": True},
         description="the data's file or folder, relative to the workflow file; $NAME stands for "
         "an environment variable, ~ for the home folder",
     )
     reading: ReadingOptions = Field(
         ReadingOptions(), description="how the file is read, such as the column of the labels"
     )
-    validation_fraction: float = Field(0.2, gt=0, lt=1)
+    validation_fraction: float = Field(
+        0.2, gt=0, lt=1, description="of the rows: they score trials, and are not trained on"
+    )
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
     groups: str | None = Field(None, description=SPLIT_COLUMNS["groups"])
     time: str | None = Field(None, description=SPLIT_COLUMNS["time"])
@@ -260,7 +278,8 @@ class TrainerOptions(BaseModel):
             raise self._problem_of("checkpoints", text, 'pip install "diel[checkpoint]"')
         if text := self.checkpoints.problem_with_earlier(context.get("folder", Path())):
             remedy = "name the directory of a run whose trainer has checkpoints"
-            raise self._problem_of("checkpoints", text, remedy)
+            error = at(("checkpoints", "earlier"), self.checkpoints.earlier, text, remedy)
+            raise ValidationError.from_exception_data("checkpoints", [error])
         return self
 
     @model_validator(mode="after")
@@ -269,7 +288,8 @@ class TrainerOptions(BaseModel):
             ours = [name for name in _OF_ROWS if name in twice]
             if not {*ours} & {*SPLIT_COLUMNS}:
                 ours = ["validation_fraction", "split_seed"]
-            raise ValueError(f"evaluation says which rows: leave out {', '.join(ours)}")
+            text = f"evaluation says which rows: leave out {', '.join(ours)}"
+            raise self._problem_of(next(name for name in _OF_ROWS if name in twice), text)
         if self.dataset is None and self.train is None:
             raise self._problem_of(
                 "dataset",
@@ -334,8 +354,10 @@ class TrainerOptions(BaseModel):
 
     def _check_place(self, dataset: str, info: ValidationInfo) -> None:
         """Check how a data set is read, and that it is where the options say."""
-        if self.reading.given and (text := self.reading.problem_with(dataset)):
-            raise ValueError(text)
+        if self.reading.given and (found := self.reading.problem_with(dataset)):
+            name, text = found
+            error = at(("reading", name), self.reading.given[name], text, f"leave out {name}")
+            raise ValidationError.from_exception_data("reading", [error])
         if SETS[dataset].is_bundled:
             if importlib.util.find_spec("sklearn") is None:
                 raise ValueError(
@@ -343,10 +365,12 @@ class TrainerOptions(BaseModel):
                     'pip install "diel[data]"'
                 )
             if self.path is not None:
-                raise ValueError(f"dataset {dataset!r} comes with scikit-learn: leave out path")
+                text = f"dataset {dataset!r} comes with scikit-learn: leave out path"
+                raise self._problem_of("path", text)
             return
         if self.path is None:
-            raise ValueError(f"dataset {dataset!r} needs path, the place of its data")
+            text = f"dataset {dataset!r} needs path, the place of its data"
+            raise self._problem_of("path", text, 'add path = "FILE"')
         try:
             place = self.resolve((info.context or {}).get("folder", Path()))
         except ValueError as error:

@@ -227,7 +227,8 @@ class Composer:
             if picture != self.graph.content:
                 self.graph.content = picture
         self._show_edits()
-        self._form.show(self.selected, self.inspection, problems)
+        remarks = self.inspection.remarks if is_known else []
+        self._form.show(self.selected, self.inspection, [*problems, *remarks])
         self._show_problems(problems, is_known=is_known)
         self._launcher.show(self.inspection, is_known=is_known)
         self._files.show()

@@ -201,7 +201,7 @@ class Form:
         words: str,
         of: str = "",
     ) -> None:
-        """Build the fields of a table; those that are neither given nor common are folded.
+        """Build the fields of a table; those that are neither given nor common are folded by group.
 
         Parameters
         ----------
@@ -224,9 +224,16 @@ class Form:
                 self._build_field(place, field, of)
             else:
                 rest.append(field)
-        if rest:
-            with ui.expansion(f"{len(rest)} more {words}").classes("compose-more").props("dense"):
-                for field in rest:
+        for group in dict.fromkeys(field.group for field in rest):
+            # Where there are groups, these are the headings, and not the tables of the file.
+            folded = [
+                field
+                for field in rest
+                if field.group == group and (not group or field.kind != "table")
+            ]
+            title = f"{group}, {len(folded)} more" if group else f"{len(folded)} more {words}"
+            with ui.expansion(title).classes("compose-more").props("dense"):
+                for field in folded:
                     self._build_field(place, field, of)
 
     def _build_field(self, place: Place, field: FormField, of: str = "") -> None:
@@ -297,6 +304,10 @@ class Form:
             element = ui.input(autocomplete=self._suggestions(place, field) or None)
             element.on("blur", commit).on("keydown.enter", commit)
             hint = f"default {field.default}" if field.default else field.accepts
+            if "table" in field.holds:
+                hint = f"{field.accepts}: name = value, ..."
+            elif "list" in field.holds and field.default in ("", "[]"):
+                hint = f"{field.accepts}: one, another, ..."
             element.props["placeholder"] = hint
         return element
 

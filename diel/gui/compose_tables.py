@@ -42,7 +42,7 @@ def build_space(
     table = document.get(place)
     names = list(table) if isinstance(table, dict) else []
     for name in names:
-        _build_parameter(document, edit, (*place, name), add_row)
+        _build_parameter(document, edit, (*place, name), add_row, field.notes.get(name, ""))
 
     def start(name: str) -> Any:
         return field.starts.get(name, [])
@@ -74,7 +74,9 @@ def build_new(
     element.classes("compose-new")
 
 
-def _build_parameter(document: Document, edit: Edit, place: Place, add_row: AddRow) -> None:
+def _build_parameter(
+    document: Document, edit: Edit, place: Place, add_row: AddRow, note: str
+) -> None:
     name = str(place[-1])
     parameter = parameter_of(document.get(place))
     with ui.element("div").classes("compose-parameter"):
@@ -84,6 +86,8 @@ def _build_parameter(document: Document, edit: Edit, place: Place, add_row: AddR
         box = ui.element("div").classes("compose-numbers")
         remove = ui.button(icon="delete", on_click=lambda: edit(document.remove, place))
         remove.props(f'flat dense aria-label="remove {safe(name)}"')
+    if note:
+        ui.label(note).classes("compose-help")
     error = ui.label().classes("compose-error")
     texts: dict[str, Any] = {}
 

@@ -11,14 +11,15 @@
 
 An author of ``Options`` may describe a field further in ``json_schema_extra``: ``{"form":
 "module"}``, the name of a module of the file; ``{"form": "space"}``, a search space, a table of
-parameters; ``{"form": "value"}``, one value, or a list in brackets; ``{"suggestions": [...]}``,
-common values, for a space a table of common parameters and their first values; ``{"is_first":
-True}``, shown above the other fields; ``{"unit": "ranks"}``. It may be a function that enters these
+parameters; ``{"form": "value"}``, one value, or a list in brackets; ``{"form": "command"}``, words
+as a shell reads them; ``{"suggestions": [...]}``, common values, for a space a table of common
+parameters and their first values; ``{"notes": {...}}``, what these parameters are; ``{"is_first": True}``, shown above the other fields; ``{"unit": "ranks"}``. It may be a function that enters these
 into a dictionary, which is called when the form is shown.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 import sys
@@ -72,6 +73,12 @@ class FormField(Frozen):
         Whether the field is shown above other fields.
     starts : mapping of str to any
         For ``space`` the first values of the parameters among `choices`.
+    notes : mapping of str to str
+        For ``space`` what parameters are.
+    holds : tuple of str
+        Which of ``text``, ``list`` and ``table`` a value may be, for values that are typed.
+    group : str
+        What it is folded under, as long as the file does not have it.
     """
 
     path: tuple[str, ...]
@@ -84,6 +91,9 @@ class FormField(Frozen):
     is_required: bool
     is_first: bool = False
     starts: Mapping[str, Any] = {}
+    notes: Mapping[str, str] = {}
+    holds: tuple[str, ...] = ()
+    group: str = ""
 
     @property
     def label(self) -> str:
@@ -167,20 +177,39 @@ def _field(path: tuple[str, ...], info: FieldInfo, field_type: FieldType) -> For
         info.is_required(),
         info.is_required() or extra.get("is_first") is True,
         suggestions if isinstance(suggestions, dict) else {},
+        extra.get("notes", {}),
+        () if "form" in extra else _held(field_type),
     )
+
+
+def _held(field_type: FieldType) -> tuple[str, ...]:
+    """Return which of a text, a list and a table a type has values of."""
+    found = []
+    for branch in map(FieldType, field_type.branches or (field_type.type,)):
+        if branch.is_list or branch.is_table:
+            found.append("list" if branch.is_list else "table")
+        elif branch.is_a(str) or any(isinstance(each, str) for each in branch.choices):
+            found.append("text")
+    return tuple(found)
 
 
 def typed(field: FormField, text: str) -> Any:
     """Convert the text in a field to a value of the file; None if the key is to be left out.
 
     A text that TOML cannot read is a string, or several words: ``fill`` and ``2 GiB`` need no
-    quotes.
+    quotes. Where a key takes them, ``a, b`` is a list, and ``a = 1, b = 2`` a table.
     """
     if not text.strip():
         return None
     if field.kind in ("text", "choice", "module", "variant"):
         return text
     value = typed_value(text)
+    if isinstance(value, str) and value == text.strip():
+        if "table" in field.holds and (table := _pairs(value)):
+            return table
+        is_list = "," in value or (field.kind != "names" and "text" not in field.holds)
+        if "list" in field.holds and is_list:
+            return _between_commas(value, field.kind == "names")
     if field.kind != "names" or isinstance(value, list):
         return value
     words = value if isinstance(value, str) else text  # such as true, a program here
@@ -188,6 +217,28 @@ def typed(field: FormField, text: str) -> Any:
         return shlex.split(words)
     except ValueError:  # a quote that is not closed
         return [words]
+
+
+def _pairs(text: str) -> dict[str, Any] | None:
+    """Return the table in a text without braces; None if that is not a table."""
+    try:
+        return dict(tomllib.loads(f"v = {{{text}}}")["v"]) if "\n" not in text else None
+    except ValueError:
+        pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    if not all(name.strip() and sign and value.strip() for name, sign, value in pairs):
+        return None
+    return {name.strip().strip("\"'"): typed_value(value) for name, _, value in pairs}
+
+
+def _between_commas(text: str, are_texts: bool) -> list[Any]:
+    """Return the values between the commas of a text, which need no quotes."""
+    if are_texts:
+        (words,) = csv.reader([text], skipinitialspace=True)
+        return [word.strip() for word in words if word.strip()]
+    try:
+        return _items(text)
+    except EditRefused:  # quotes or brackets that do not fit
+        return [text]
 
 
 def typed_value(text: str) -> Any:
@@ -208,7 +259,7 @@ def shown(field: FormField, value: Any) -> str:
     if isinstance(value, str) and typed(field, value) == value:
         return value
     if field.kind == "names" and isinstance(value, list) and all(isinstance(n, str) for n in value):
-        words = shlex.join(value)
+        words = ", ".join(value) if "list" in field.holds else shlex.join(value)
         if typed(field, words) == value:
             return words
     return as_toml(value)
@@ -304,6 +355,8 @@ def value_of(parameter: Parameter) -> Any:
         value: Any = {"choices": values} if parameter.condition else values
     elif parameter.kind in ("one value", "as written"):
         value = typed_value(next(iter(texts.values())))
+        if parameter.kind == "one value" and isinstance(value, list):
+            value = [value]  # a list alone would be choices
         if parameter.condition and parameter.kind == "one value":
             value = {"value": value}
     else:

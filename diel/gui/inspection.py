@@ -12,6 +12,8 @@ Beside ``preview_sweep`` these functions are called, if such a file has them::
 
     describe_network(options, folder, point)     returns rows: name, shape, parameters; for a layer
                                                  that an option lists also layer: its index
+    option_groups()                              returns names of groups of options, each with the
+                                                 options in it; a table's name stands for its keys
     option_variants()                            returns for options that are tables, or lists of
                                                  tables, the key that decides which other keys they
                                                  have, and a model for each value of that key
@@ -137,10 +139,8 @@ def _plain_fields(fields: Iterable[FormField]) -> list[dict[str, Any]]:
 
 
 def _fields_of_plain(plain: Iterable[Mapping[str, Any]]) -> list[FormField]:
-    return [
-        FormField(**{**each, "path": tuple(each["path"]), "choices": tuple(each["choices"])})
-        for each in plain
-    ]
+    lists = ("path", "choices", "holds")
+    return [FormField(**{**each, **{name: tuple(each[name]) for name in lists}}) for each in plain]
 
 
 @dataclass
@@ -231,6 +231,8 @@ def _find_fields(found: Findings, draft: Draft, tell: Callable[[str, str], None]
             continue
         if model is None:
             continue
+        grouped, _ = _answer(functools.partial(_with_groups, code, fields))
+        fields = fields if grouped is None else grouped
         found.fields[name] = fields
         variants, failure = _answer(functools.partial(_variants_of, code))
         if variants is None:
@@ -243,6 +245,15 @@ def _find_fields(found: Findings, draft: Draft, tell: Callable[[str, str], None]
                 kind = "tables" if each.label in lists else "variant"
                 names = tuple(variants[each.label].fields)
                 fields[number] = each.replace(kind=kind, choices=names)
+
+
+def _with_groups(code: Any, fields: list[FormField]) -> list[FormField]:
+    """Return the fields with their groups: that of the key itself, or else that of its table."""
+    offered: Mapping[str, Iterable[str]] = getattr(code, "option_groups", dict)()
+    groups = {option: group for group, options in offered.items() for option in options}
+    return [
+        each.replace(group=groups.get(each.label, groups.get(each.path[0], ""))) for each in fields
+    ]
 
 
 def _variants_of(code: Any) -> dict[str, Variants]:

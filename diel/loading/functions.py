@@ -29,6 +29,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -310,9 +311,35 @@ def look_at_data(
             problem, odd = f"{type(error).__name__} in {_LOOK_AT_DATA}: {error}", []
         if problem:
             where = f"module[{indices[part.module.name]}].options"
+            for key in _option_of(problem, part.module.options):
+                where += f".{key}"
             problems.append(Problem(where, f"module {part.module.name!r}: {problem}"))
         oddities += odd
     return problems, oddities
+
+
+def _option_of(text: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the keys of the option that a problem is about; empty if that is not certain.
+
+    It begins with the option's name, or else the first name in quotes is the option's value.
+    """
+    option = re.search(r"^(?:\w+: )?(\w+): ", text)
+    if option and option[1] in options:
+        return (option[1],)
+    quoted = re.search(r"'([^']*)'", text)
+    found = list(_places_of(quoted[1], options)) if quoted else []
+    return found[0] if len(found) == 1 else ()
+
+
+def _places_of(name: str, table: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the keys of the values of a table, and of tables in it, that name something."""
+    for key, value in table.items():
+        if value == name or (isinstance(value, (list, tuple)) and name in value):
+            yield (key,)
+        elif isinstance(value, Mapping):
+            if name in value:  # a table by name, as of columns
+                yield (key,)
+            yield from ((key, *below) for below in _places_of(name, value) if name not in value)
 
 
 def missing_here(draft: Draft) -> list[Problem]:

@@ -79,6 +79,7 @@ class Module(StrictTable):
             "such as {copy} may stand in each."
         ),
         examples=[["./a.out", "--fast", "--seed={copy}"]],
+        json_schema_extra={"form": "command"},
     )
     launcher: tuple[Word, ...] = Field(
         default=(),
@@ -90,6 +91,7 @@ class Module(StrictTable):
             "only. Placeholders may stand in each."
         ),
         examples=[["mpiexec", "-n", "{processes}"]],
+        json_schema_extra={"form": "command"},
     )
     directory: Word = Field(
         default="",

@@ -36,6 +36,7 @@ def test_each_key_of_a_model_has_a_field_with_help() -> None:
     assert fields["name"].is_required
     assert typed(fields["executable"], "./a.out --fast 'a b'") == ["./a.out", "--fast", "a b"]
     assert typed(fields["executable"], '["./a.out"]') == ["./a.out"]
+    assert typed(fields["executable"], "sum 1, 2") == ["sum", "1,", "2"]
     for words in (["./a.out", "a b"], ["true"], [], ["1", "'"]):
         assert typed(fields["executable"], shown(fields["executable"], words)) == words
     assert shown(fields["executable"], ["./a.out", "-v"]) == "./a.out -v"
@@ -55,18 +56,51 @@ def test_what_an_author_says_of_options_makes_their_form() -> None:
     assert fields["space"].is_first
     assert set(fields["space"].starts["activation"]) > {"relu", "gelu"}
     assert not list(space_problems({**fields["space"].starts}, ()))  # each of them is a parameter
+    assert fields["space"].notes["delta"] == "from which difference on huber is linear"
     assert not fields["seed"].is_first
     assert shown(fields["objective"], typed(fields["objective"], "accuracy")) == "accuracy"
     assert typed(fields["objective"], "accuracy - loss") == "accuracy - loss"
     assert typed(fields["objective"], '["accuracy", "loss"]') == ["accuracy", "loss"]
     assert [field.label for field in fields_of(TrainerOptions) if field.is_first] == [
-        *("dataset", "train"),
+        *("dataset", "path", "train"),
     ]
     assert fields["trainer"].kind == "module"
     assert "grid" in fields["strategy"].choices
     assert fields["until"].kind == "table"
     assert fields["until.time"].path == ("until", "time")
     assert fields["deterministic"].kind == "switch"
+
+
+@pytest.mark.parametrize(
+    ("label", "text", "value"),
+    [
+        ("reading.drop", "year, body mass", ["year", "body mass"]),
+        ("reading.drop", "year island", ["year", "island"]),
+        ("reading.drop", '"a, b", c', ["a, b", "c"]),
+        ("reading.missing", "NA, -99", ["NA", "-99"]),
+        ("reading.label", "species", "species"),
+        ("reading.label", "a, b", ["a", "b"]),
+        ("reading.dates", "born", ["born"]),
+        ("reading.dates", "born = %d.%m.%Y", {"born": "%d.%m.%Y"}),
+        ("reading.size", "28, 28", [28, 28]),
+        (
+            "reading.rename",
+            "body mass = mass, sex = gender",
+            {"body mass": "mass", "sex": "gender"},
+        ),
+        ("impute", "median", "median"),
+        ("impute", "0", 0),
+        ("impute", "age = mean, mass = 0", {"age": "mean", "mass": 0}),
+        ("impute", "age = mean, mass", "age = mean, mass"),
+        ("class_weight", "ill = 3, well = 1.0", {"ill": 3, "well": 1.0}),
+        ("augment", "flip, { name = 'crop' }", ["flip, { name = 'crop' }"]),
+        ("path", "a = b, c.csv", "a = b, c.csv"),
+    ],
+)
+def test_lists_and_tables_are_typed_without_brackets(label: str, text: str, value: Any) -> None:
+    field = next(each for each in fields_of(TrainerOptions) if each.label == label)
+    assert typed(field, text) == value
+    assert typed(field, shown(field, value)) == value
 
 
 COPIES = next(field for field in fields_of(Module) if field.label == "copies")

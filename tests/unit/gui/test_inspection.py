@@ -18,6 +18,7 @@ from diel.executive.placement.preview import SchedulePreview
 from diel.gui.inspection import Findings, Inspection, inspect, inspection_of, places
 from diel.gui.inspector import Inspector, code_state
 from diel.workflow.load import Draft, draft_of_text, read_draft
+from modules.trainer_options import OPTION_GROUPS
 
 DIGITS = ROOT / "workflows" / "digits_grid.toml"
 FLOW = """\
@@ -70,6 +71,52 @@ def test_a_sweep_is_previewed_and_its_options_have_fields() -> None:
     assert many.note == "and 436 nodes more"
     with pytest.raises(DielError, match="more than 100,000 ranks"):
         places(found.workflow, ranks=9_999_999, per_node=1, shown_as="digits")
+
+
+TABLE = """\
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+options = { dataset = "csv", path = "mine.csv", validation_fraction = 0.5, OPTIONS }
+[[group]]
+name = "search"
+modules = ["trainer"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ('reading = { label = "b", weight = "c" }', ".reading.weight"),
+        ('reading = { label = "b", drop = ["c"] }', ".reading.drop"),
+        ('reading = { label = "b", rename = { c = "d" } }', ".reading.rename"),
+        ('reading = { label = "b" }, impute = { c = "mean" }', ".impute"),
+        ('reading = { label = "b" }, class_weight = { c = 2.0 }', ".class_weight"),
+        ('reading = { label = "b", weight = "c", drop = ["c"] }', ""),  # either may be meant
+    ],
+)
+def test_what_the_data_have_not_is_told_at_its_option(
+    options: str, place: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.csv").write_text("a,b\n1,x\n2,y\n3,x\n4,y\n")
+    draft = draft_of_text(TABLE.replace("OPTIONS", options), tmp_path / "table.toml")
+    found = inspect(draft)
+    assert found.problems == []
+    (remark,) = found.remarks
+    assert remark.path == f"module[0].options{place}"
+
+
+def test_options_are_grouped_and_no_group_names_one_that_there_is_not(tmp_path: Path) -> None:
+    text = TABLE.replace(", OPTIONS", "")
+    fields = inspect(draft_of_text(text, tmp_path / "table.toml")).fields["trainer"]
+    groups = {field.label: field.group for field in fields}
+    assert {label for label, group in groups.items() if not group} == {
+        *("dataset", "path", "layers", "train"),
+    }
+    assert groups["reading.label"] == groups["reading"] != groups["reading.x"]
+    listed = [name for names in OPTION_GROUPS.values() for name in names]
+    assert len(set(listed)) == len(listed)
+    assert set(listed) <= groups.keys()
 
 
 SWEEP = """\

@@ -99,6 +99,23 @@ def test_bad_options_of_a_trainer(
         assert error["ctx"]["remedy"] == f'get them: python -c "{call}"'
 
 
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"dataset": "csv"}, ("path",)),
+        ({"dataset": "digits", "path": "a"}, ("path",)),
+        ({"dataset": "digits", "reading": {"label": 1}}, ("reading", "label")),
+        ({"dataset": "digits", "evaluation": {}, "groups": "a"}, ("groups",)),
+        ({"dataset": "digits", "evaluation": {}, "split_seed": 1}, ("split_seed",)),
+        ({"dataset": "digits", "checkpoints": {"earlier": "none"}}, ("checkpoints", "earlier")),
+    ],
+)
+def test_a_problem_stands_at_its_option(options: Any, place: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError) as caught:
+        trainer_options(tmp_path, **options)
+    assert [error["loc"] for error in caught.value.errors()] == [place]
+
+
 def test_every_data_set_is_one_of_a_trainer() -> None:
     assert SOURCES.keys() < DATASETS.keys()
     known = {option for name in DATASETS for option in reading_options(name)}
