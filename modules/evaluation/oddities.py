@@ -28,8 +28,8 @@ def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str
     Labels without rows, such as 0 where labels begin with 1; a single class; classes that are
     scored and never trained on; targets that do not vary, are far from all others or look like
     classes; labels that all rows have, or none; texts that differ in almost all rows; columns that
-    number the rows; few rows to score; rows to score that equal rows to train on. `splits` are the rows to train on and those to
-    score in each training of a trial.
+    number the rows; few rows to score; rows to score that equal rows to train on. `splits` are the
+    rows to train on and those to score in each training of a trial.
     """
     import numpy as np
 
