@@ -14,7 +14,7 @@ from diel import __version__
 
 from .checkpoints import Checkpoints, seed_of_point
 from .compute import Compute
-from .evaluation import PreparedSplits, SplitData, means
+from .evaluation import PreparedSplits, SplitData, errors_of_groups, means
 from .fused import FusedTrainings, best_epoch, curve_epochs, estimated_time_s
 from .hyperparameters import (
     Hyperparameters,
@@ -119,7 +119,7 @@ class NetworkTrainer:
                 epoch_s,
                 self._compute,
                 scheme,
-                _ONCE if is_test else self._plan,
+                self._plan.of(jobs[number]),
                 self._plan.epochs_to_test(jobs, done, jobs[number].outer) if is_test else None,
                 self._checkpoints,
                 self._start,
@@ -232,6 +232,7 @@ class NetworkTrainer:
             history = model.fit(
                 data.training,
                 validation=data.validation if rule is not None else None,
+                validation_metrics=self._plan.metrics,
                 epochs=epochs or wanted.epochs,
                 batch_size=batch_size_of(wanted),
                 class_weight=class_weight_of(wanted),
@@ -244,7 +245,7 @@ class NetworkTrainer:
         if self._plan.seeds > 1:
             about["seeds"] = f"the first of {self._plan.seeds}"
         if is_alone:
-            scores = model.evaluate(data.validation)
+            scores = model.evaluate(data.validation, metrics=self._plan.metrics)
             recorded = about.get("metrics", {}) if self._plan.seeds == 1 else {}
             about["metrics"] = known_metrics(scores, wanted.named_loss)
             _warn_of_difference(report.trial, recorded, about["metrics"])
@@ -281,6 +282,7 @@ class NetworkTrainer:
                     model.fit(
                         data.training,
                         validation=data.validation if rule is not None else None,
+                        validation_metrics=self._plan.metrics,
                         epochs=(epochs_to_test if job.is_test else None) or wanted.epochs,
                         batch_size=batch_size_of(wanted),
                         class_weight=class_weight_of(wanted),
@@ -376,10 +378,11 @@ def train(
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
-    These are those of `METRICS` that the task of the data has, on the validation rows,
-    and what the training takes in seconds, see `estimated_time_s`, which takes `epoch_s`;
-    ``diverged`` if it did; in float16 ``skipped_steps`` too. If `plan` has patience they are of the
-    best epoch, which is among them. `epochs`, if given, are trained of those in `parameters`.
+    These are those of `METRICS` that the task of the data has or `plan` asks for, on the
+    validation rows, and what the training takes in seconds, see `estimated_time_s`, which takes
+    `epoch_s`; ``diverged`` if it did; in float16 ``skipped_steps`` too. If `plan` has patience they
+    are of the best epoch, which is among them. `epochs`, if given, are trained of those in
+    `parameters`.
     The training goes on from one of `checkpoints` that is its beginning, and leaves one there.
 
     `report` gets the metrics after each epoch, and may end the training; where it cannot, after
@@ -396,7 +399,7 @@ def train(
     reported: Reports = []
     callbacks: list[Callback] = [] if rule is None else [rule]
     if report is not None:
-        callbacks.append(_epoch_reports(report, wanted, data, epoch_s, shown, reported))
+        callbacks.append(_epoch_reports(report, wanted, data, epoch_s, shown, reported, plan))
         report.total = most
     if checkpoints is not None:
         name = checkpoints.name(wanted, seed, data, plan)
@@ -414,6 +417,7 @@ def train(
         model.fit(
             data.training,
             validation=None if rule is None else data.validation,
+            validation_metrics=plan.metrics,
             epochs=most - len(model.history),
             batch_size=batch_size_of(wanted),
             class_weight=class_weight_of(wanted),
@@ -423,7 +427,7 @@ def train(
     history = model.history
     if compute.is_too_narrow(history):
         _raise_overflow(model, history.loss[0])
-    metrics = model.evaluate(data.validation)
+    metrics = model.evaluate(data.validation, metrics=plan.metrics)
     metrics["training_time_s"] = estimated_time_s(history, epoch_s, batch_size_of(wanted))
     metrics = known_metrics(metrics, wanted.named_loss)
     if rule is not None:
@@ -434,6 +438,12 @@ def train(
     if report is not None and data.takes == "values":
         outputs = model(data.validation.x)
         found[ERRORS] = data.standard_errors(loss_of(wanted, data.takes).point(outputs))
+    elif report is not None and (asked := plan.on_request(data.prepared.task)):
+        x: Any = data.validation.x
+        y: Any = data.validation.y
+        (found[ERRORS],) = errors_of_groups(
+            asked, len(y), lambda rows: [model.evaluate(x[rows], y[rows], metrics=asked)]
+        )
     return found
 
 
@@ -495,6 +505,7 @@ def _epoch_reports(
     epoch_s: float | None,
     shown: Collection[int],
     reported: Reports,
+    plan: TrialPlan,
 ) -> Callback:
     """Return a callback that reports the metrics after the epochs `shown`, and adds them there."""
     from dnn import Callback
@@ -506,7 +517,9 @@ def _epoch_reports(
             if done not in shown:
                 report.show(done)
                 return "stopped by the sweep" if report.is_stopped else None
-            metrics: dict[str, Any] = epoch.validation or epoch.model.evaluate(data.validation)
+            metrics: dict[str, Any] = epoch.validation or epoch.model.evaluate(
+                data.validation, metrics=plan.metrics
+            )
             time_s = estimated_time_s(history, epoch_s, batch_size_of(wanted))
             metrics = known_metrics({**metrics, "training_time_s": time_s}, wanted.named_loss)
             reported.append((done, metrics))
