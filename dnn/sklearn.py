@@ -24,10 +24,9 @@ import numpy.typing as npt
 
 from dnn.backend import Array
 from dnn.callbacks import Callback, EarlyStopping
-from dnn.data.targets import TargetScale, checked_weights
+from dnn.data.targets import TargetScale
 from dnn.errors import (
     ConfigurationError,
-    DataError,
     MissingDependencyError,
     explains_arguments,
     is_integer,
@@ -83,11 +82,6 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
     def _train(self, x: Array, y: Array, targets: int, loss: Loss, **options: Any) -> NeuralNetwork:
         if not isinstance(self.early_stopping, bool | np.bool_):
             raise self._wrong("early_stopping", "true or false")
-        if options.get("sample_weight") is not None:
-            weights = np.asarray(options["sample_weight"])
-            if not np.any(weights):
-                raise DataError("sample_weight: all weights are zero")
-            options["sample_weight"] = checked_weights("sample_weight", weights, len(x))
         layers = self._layers(x.shape[1], loss.output_count(targets), loss)
         model = NeuralNetwork(layers, loss, self._optimizer(), seed=self._seed())
         callbacks: list[Callback] = []
@@ -193,9 +187,7 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
     class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
     _takes = ("classes",)
 
-    def fit(
-        self, X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
-    ) -> DNNClassifier:
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> DNNClassifier:
         """Train a new network.
 
         Parameters
@@ -203,8 +195,6 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
         X : array_like, shape (n, d)
         y : array_like, shape (n,)
             Labels of any kind.
-        sample_weight : array_like, shape (n,), optional
-            Factor of the loss of each sample, beside that of its class.
         """
         x, labels = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(labels)
@@ -212,8 +202,7 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
         weights = self.class_weight
         if isinstance(weights, Mapping):
             weights = self._weights_by_number(weights)
-        given = {"class_weight": weights, "sample_weight": sample_weight}
-        self._train(x, numbers, len(self.classes_), self._loss(), **given)
+        self._train(x, numbers, len(self.classes_), self._loss(), class_weight=weights)
         return self
 
     def _weights_by_number(self, weights: Mapping[Any, float]) -> dict[int, float]:
@@ -256,17 +245,13 @@ class DNNRegressor(RegressorMixin, _DNN):  # type: ignore[misc]
     loss: str | Mapping[str, Any] | Loss = "mean_squared_error"
     _takes = ("values", "counts")
 
-    def fit(
-        self, X: npt.ArrayLike, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None
-    ) -> DNNRegressor:
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> DNNRegressor:
         """Train a new network.
 
         Parameters
         ----------
         X : array_like, shape (n, d)
         y : array_like, shape (n,) or (n, outputs)
-        sample_weight : array_like, shape (n,), optional
-            Factor of the loss of each sample.
         """
         x, values = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
         values = np.asarray(values, np.float64)
@@ -276,7 +261,7 @@ class DNNRegressor(RegressorMixin, _DNN):  # type: ignore[misc]
             loss.check(columns, len(columns), (targets,), columns.dtype)  # before they are scaled
         self._scale = (TargetScale.of_counts if are_counts else TargetScale.learned)(columns)
         self._shape, self._point = values.shape[1:], loss.point
-        self._train(x, self._scale.apply(columns), targets, loss, sample_weight=sample_weight)
+        self._train(x, self._scale.apply(columns), targets, loss)
         return self
 
     def predict(self, X: npt.ArrayLike) -> Array:

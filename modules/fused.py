@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .checkpoints import Checkpoints, Resumed
 from .compute import MOST_NETWORKS, Compute
-from .evaluation import PreparedSplits, TrainingJob
+from .evaluation import PreparedSplits, TrainingJob, errors_of_groups
 from .hyperparameters import (
     Hyperparameters,
     batch_size_of,
@@ -179,9 +179,8 @@ class FusedTrainings:
 
     def _resumed(self, training: _Training, checkpoints: Checkpoints) -> _Training:
         """Return a training that goes on from a checkpoint, if there is one."""
-        wanted, plan, epochs = training.wanted, self._plan, training.epochs
-        if self._rounds.jobs[training.number].is_test:
-            plan = _ONCE
+        wanted, epochs = training.wanted, training.epochs
+        plan = self._plan.of(self._rounds.jobs[training.number])
         name = checkpoints.name(wanted, training.seed, self._rounds[training.number], plan)
         shown = self._shown(epochs, plan) if len(self._rounds) == 1 else ()
         resumed = checkpoints.find(name, epochs, shown, plan.patience)
@@ -253,7 +252,7 @@ class FusedTrainings:
         held_out = [job.test + offset for job, offset in zip(jobs, offsets, strict=True)]
         most = max(training.epochs for training in trainings)
         # In a plan either all rows make the choice, or none do.
-        plan = _ONCE if jobs[0].is_test else self._plan
+        plan = self._plan.of(jobs[0])
         rules = [rule for _ in trainings if (rule := plan.rule()) is not None]
         points = self._shown(most, plan) if len(self._rounds) == 1 else ()
         curves: list[Reports] = [[] for _ in trainings]
@@ -285,6 +284,7 @@ class FusedTrainings:
             epochs=[training.epochs - before for training in trainings],
             batch_size=batch_size_of(wanted[0]),
             validation_rows=held_out if points or rules else None,
+            validation_metrics=plan.metrics,
             validation_epochs=None if rules else [point - before for point in points],
             on_epoch=on_epoch,
             early_stopping=rules or None,
@@ -292,7 +292,7 @@ class FusedTrainings:
             sample_weight=data.weights(class_weight_of(wanted[0])),
         )
         histories = networks.histories
-        scores = networks.evaluate(data.rows, rows=held_out)
+        scores = networks.evaluate(data.rows, rows=held_out, metrics=plan.metrics)
         found: list[dict[str, Any]] = []
         for k, (training, score, history, curve) in enumerate(
             zip(trainings, scores, histories, curves, strict=True)
@@ -315,6 +315,17 @@ class FusedTrainings:
             for metrics, guess in zip(found, guesses, strict=True):
                 if metrics:
                     metrics[ERRORS] = alone.standard_errors(guess)
+        elif len(self._rounds) == 1 and (asked := plan.on_request(self._rounds[0].prepared.task)):
+
+            def over(part: Any) -> list[dict[str, float]]:
+                return networks.evaluate(
+                    data.rows, rows=[rows[part] for rows in held_out], metrics=asked
+                )
+
+            each = errors_of_groups(asked, len(held_out[0]), over)
+            for metrics, errors in zip(found, each, strict=True):
+                if metrics:
+                    metrics[ERRORS] = errors
         return found
 
     @staticmethod

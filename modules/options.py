@@ -52,7 +52,8 @@ from .trial import METRICS, metrics_of_task
 from .trial_plan import more_metrics
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
-COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
+_REPORTED = [name for name, metric in METRICS.items() if metric.task != "on request"]
+COLUMNS = ("trial", *_REPORTED, "trainer", "seed", "state", "splits")
 """Columns of the results; no parameter may have such a name."""
 _LOSS: Final = "loss"
 """A parameter of our trainer, where it takes the place of the metric."""
@@ -236,7 +237,7 @@ class SweepOptions(BaseModel):
     def _objective_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
         known: list[str] | None = None
         if self._has_our_trainer(info):
-            of_task = metrics_of_task(self._task(info) or "classification")
+            of_task = metrics_of_task(self._task(info) or "classification", on_request=True)
             if "quantile" not in repr(self.space.get(_LOSS)):
                 of_task.pop("pinball", None)  # no network predicts quantiles
             known = [*of_task, *more_metrics(of_task)]

@@ -336,12 +336,14 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     if given.checkpoints is not None:
         changes = [[type(change).__name__, vars(change)] for change in rounds.augment]
         routines = None if table is None else table.choices
-        facts = {
+        facts: dict[str, Any] = {
             **compute.facts(),
             "routines": routines,
             "augment": changes,
             "start": start.facts(),
         }
+        if asked := given.plan.on_request(rounds.data.task):
+            facts["metrics"] = sorted(asked)
         place = None if kept_in is None else Path(kept_in)
         checkpoints = Checkpoints(place, given.checkpoints, folder, facts)
     return NetworkTrainer(

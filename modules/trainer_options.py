@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -25,6 +26,7 @@ from .checkpoints import CheckpointOptions
 from .evaluation import SPLIT_COLUMNS, EvaluationOptions
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
+from .objective import ExpressionError, compile_expression
 from .parallel import TrainingOptions
 from .pretrained import place_of_weights, problem_with_weights, written_by_run
 from .problems import at, problem
@@ -42,7 +44,7 @@ from .tabular import (
     place_of_data,
 )
 from .trial import metrics_of_task
-from .trial_plan import WATCHED, TrialPlan
+from .trial_plan import DEVIATION, WATCHED, TrialPlan
 
 _OF_ROWS = ("validation_fraction", "split_seed", *SPLIT_COLUMNS)
 """Options that say which rows are trained on, where ``evaluation`` does not."""
@@ -52,7 +54,7 @@ OF_DATASET = (
 )
 """Options that go with ``dataset``."""
 LAYERS = "layers"
-OF_TRIALS = ("patience", "min_delta", "watch", "seeds", "seeds_score", "checkpoints")
+OF_TRIALS = ("metrics", "patience", "min_delta", "watch", "seeds", "seeds_score", "checkpoints")
 """Options of how the networks of a trial are trained."""
 OF_START = ("weights", "head", "freeze")
 """Options of what networks start from."""
@@ -79,6 +81,15 @@ def _named(kind: str) -> str:
 
 def _precisions() -> list[str]:
     return [name for name, precision in catalogue("precision").items() if precision.name == name]
+
+
+def _objectives_of(given: Mapping[str, Any], options_of: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the objectives of all sweeps whose trainer has these options, but for functions."""
+    for table in options_of.values():
+        trainer, texts = table.get("trainer", "trainer"), table.get("objective")
+        if "space" in table and isinstance(trainer, str) and options_of.get(trainer) == given:
+            yield from (text for text in (texts if isinstance(texts, list) else [texts])
+                        if isinstance(text, str) and ":" not in text)  # fmt: skip
 
 
 ImputeBy = Literal["median", "mean", "most_frequent", "indicator"] | float
@@ -159,6 +170,11 @@ class TrainerOptions(BaseModel):
         description="the network, a table for each layer: its type and its arguments; a text such "
         'as "$units" stands for the parameter units of the space',
     )
+    metrics: list[Annotated[str, OneOf(lambda: WATCHED)]] = Field(
+        [],
+        description="what is measured beside the usual metrics; what the objective of a sweep "
+        "names is measured without being listed here",
+    )
     patience: int | None = Field(
         None,
         ge=1,
@@ -224,6 +240,20 @@ class TrainerOptions(BaseModel):
         "each size, what was fastest at the start of the run; they differ in rounding",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _ask_for_objectives(cls, given: Any, info: ValidationInfo) -> Any:
+        """Add the metrics that the objectives of sweeps with this trainer name."""
+        if not isinstance(given, dict) or given.get("dataset") is None:
+            return given
+        names, known, wanted = given.get("metrics", []), known_task(given) or "", []
+        for text in _objectives_of(given, (info.context or {}).get("options_of", {})):
+            with contextlib.suppress(ExpressionError):  # which is said there
+                wanted += [name.removesuffix(DEVIATION) for name in compile_expression(text)[1]]
+        fitting = {*metrics_of_task(known, on_request=True)} & {*WATCHED}
+        more = [name for name in dict.fromkeys(wanted) if name in fitting - {*names}]
+        return {**given, "metrics": [*names, *more]} if more and isinstance(names, list) else given
+
     @field_validator("augment")
     @classmethod
     def _check_augment(
@@ -257,11 +287,14 @@ class TrainerOptions(BaseModel):
                 raise self._problem_of(name, text, f"add {needed}, or leave it out")
         reading = self.reading.given if self.dataset is not None else {}
         task = known_task({"dataset": self.dataset, "reading": reading})
-        if self.patience is not None and task is not None:
-            known = [name for name in metrics_of_task(task) if name in WATCHED]
-            if self.watch not in known:
-                text = f"is no metric of a {task}"
-                raise self._problem_of("watch", text, f"there are {', '.join(known)}")
+        asked = {"metrics": self.metrics, "watch": [self.watch] if self.patience else []}
+        of_task = metrics_of_task(task or "", on_request=True)
+        known = [name for name in of_task if name in WATCHED]
+        for option, names in asked.items():
+            for name in names:
+                if task is not None and name not in known:
+                    text = f"{name} is no metric of a {task}"
+                    raise self._problem_of(option, text, f"there are {', '.join(known)}")
         return self
 
     @model_validator(mode="after")
@@ -497,7 +530,11 @@ class TrainerOptions(BaseModel):
     @property
     def plan(self) -> TrialPlan:
         """How a trial trains its point."""
-        return TrialPlan(self.patience, self.min_delta, self.watch, self.seeds, self.seeds_score)
+        asked = (*self.metrics, *([self.watch] if self.patience else []))
+        metrics = tuple(dict.fromkeys(asked))
+        return TrialPlan(
+            self.patience, self.min_delta, self.watch, self.seeds, self.seeds_score, metrics
+        )
 
     def resolve(self, folder: Path) -> Path:
         """Return the path of the data; `folder` is that of the workflow file.

@@ -14,7 +14,7 @@ from diel import __version__
 
 from .checkpoints import Checkpoints, seed_of_point
 from .compute import Compute
-from .evaluation import PreparedSplits, SplitData, means
+from .evaluation import PreparedSplits, SplitData, errors_of_groups, means
 from .fused import FusedTrainings, best_epoch, curve_epochs, estimated_time_s
 from .hyperparameters import (
     Hyperparameters,
@@ -119,7 +119,7 @@ class NetworkTrainer:
                 epoch_s,
                 self._compute,
                 scheme,
-                _ONCE if is_test else self._plan,
+                self._plan.of(jobs[number]),
                 self._plan.epochs_to_test(jobs, done, jobs[number].outer) if is_test else None,
                 self._checkpoints,
                 self._start,
@@ -228,14 +228,15 @@ class NetworkTrainer:
         model = _model(wanted, seed, data, self._table, self._compute, scheme, self._start)
         rule = self._plan.rule() if is_alone else None
         epochs = None if is_alone else self._epochs_of_all(wanted, report, scheme)
-        history = _fit(model, wanted, data, epochs or wanted.epochs, rule, self._compute)
+        metrics = self._plan.metrics
+        history = _fit(model, wanted, data, epochs or wanted.epochs, rule, self._compute, metrics)
         about = {**report.provenance, **self._rounds.describe()}
         if self._plan.patience is not None:
             about["epochs"] = len(history) if rule is None else best_epoch(rule, history)
         if self._plan.seeds > 1:
             about["seeds"] = f"the first of {self._plan.seeds}"
         if is_alone:
-            scores = model.evaluate(data.validation)
+            scores = model.evaluate(data.validation, metrics=self._plan.metrics)
             recorded = about.get("metrics", {}) if self._plan.seeds == 1 else {}
             about["metrics"] = known_metrics(scores, wanted.named_loss)
             _warn_of_difference(report.trial, recorded, about["metrics"])
@@ -272,7 +273,7 @@ class NetworkTrainer:
                 model = _model(wanted, seed, data, self._table, self._compute, None, self._start)
                 rule = None if job.is_test else self._plan.rule()
                 epochs = (epochs_to_test if job.is_test else None) or wanted.epochs
-                _fit(model, wanted, data, epochs, rule, self._compute)
+                _fit(model, wanted, data, epochs, rule, self._compute, self._plan.metrics)
             outputs = model(data.validation.x)
             yield job.test, data.in_units(loss_of(wanted, data.takes).point(outputs))
 
@@ -362,10 +363,11 @@ def train(
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
-    These are those of `METRICS` that the task of the data has, on the validation rows,
-    and what the training takes in seconds, see `estimated_time_s`, which takes `epoch_s`;
-    ``diverged`` if it did; in float16 ``skipped_steps`` too. If `plan` has patience they are of the
-    best epoch, which is among them. `epochs`, if given, are trained of those in `parameters`.
+    These are those of `METRICS` that the task of the data has or `plan` asks for, on the
+    validation rows, and what the training takes in seconds, see `estimated_time_s`, which takes
+    `epoch_s`; ``diverged`` if it did; in float16 ``skipped_steps`` too. If `plan` has patience they
+    are of the best epoch, which is among them. `epochs`, if given, are trained of those in
+    `parameters`.
     The training goes on from one of `checkpoints` that is its beginning, and leaves one there.
 
     `report` gets the metrics after each epoch, and may end the training; where it cannot, after
@@ -382,7 +384,7 @@ def train(
     reported: Reports = []
     callbacks: list[Callback] = []
     if report is not None:
-        callbacks.append(_epoch_reports(report, wanted, data, epoch_s, shown, reported))
+        callbacks.append(_epoch_reports(report, wanted, data, epoch_s, shown, reported, plan))
         report.total = most
     if checkpoints is not None:
         name = checkpoints.name(wanted, seed, data, plan)
@@ -396,11 +398,12 @@ def train(
                 (best,) = resume_training(model, [resumed.progress])
                 resumed.apply(rule, best)
                 reported += resumed.reports
-    _fit(model, wanted, data, most - len(model.history), rule, compute, callbacks)
+    left = most - len(model.history)
+    _fit(model, wanted, data, left, rule, compute, plan.metrics, callbacks)
     history = model.history
     if compute.is_too_narrow(history):
         _raise_overflow(model, history.loss[0])
-    metrics = model.evaluate(data.validation)
+    metrics = model.evaluate(data.validation, metrics=plan.metrics)
     metrics["training_time_s"] = estimated_time_s(history, epoch_s, batch_size_of(wanted))
     metrics = known_metrics(metrics, wanted.named_loss)
     if rule is not None:
@@ -411,6 +414,12 @@ def train(
     if report is not None and data.takes == "values":
         outputs = model(data.validation.x)
         found[ERRORS] = data.standard_errors(loss_of(wanted, data.takes).point(outputs))
+    elif report is not None and (asked := plan.on_request(data.prepared.task)):
+        x: Any = data.validation.x
+        y: Any = data.validation.y
+        (found[ERRORS],) = errors_of_groups(
+            asked, len(y), lambda rows: [model.evaluate(x[rows], y[rows], metrics=asked)]
+        )
     return found
 
 
@@ -421,13 +430,15 @@ def _fit(
     epochs: int,
     rule: EarlyStopping | None,
     compute: Compute,
+    metrics: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
 ) -> History:
-    """Train a network; callbacks are called after a rule of patience."""
+    """Train a network, with metrics for a rule of patience; callbacks are called after the rule."""
     with compute.without_warnings():
         return model.fit(
             data.training,
             validation=None if rule is None else data.validation,
+            validation_metrics=metrics,
             epochs=epochs,
             batch_size=batch_size_of(wanted),
             class_weight=class_weight_of(wanted),
@@ -494,6 +505,7 @@ def _epoch_reports(
     epoch_s: float | None,
     shown: Collection[int],
     reported: Reports,
+    plan: TrialPlan,
 ) -> Callback:
     """Return a callback that reports the metrics after the epochs `shown`, and adds them there."""
     from dnn import Callback
@@ -505,7 +517,9 @@ def _epoch_reports(
             if done not in shown:
                 report.show(done)
                 return "stopped by the sweep" if report.is_stopped else None
-            metrics: dict[str, Any] = epoch.validation or epoch.model.evaluate(data.validation)
+            metrics: dict[str, Any] = epoch.validation or epoch.model.evaluate(
+                data.validation, metrics=plan.metrics
+            )
             time_s = estimated_time_s(history, epoch_s, batch_size_of(wanted))
             metrics = known_metrics({**metrics, "training_time_s": time_s}, wanted.named_loss)
             reported.append((done, metrics))

@@ -55,24 +55,33 @@ class Metric:
     highest: float
     task: str = ""
     """The task whose networks have it, as `dnn.Dataset.task`; empty if all have."""
+    on_request: tuple[str, ...] = ()
+    """Tasks whose networks have it if it is asked for."""
 
 
 TEXT: Final = "text, and no number: return float(...) of it"
 """What is wrong with a text where a number is needed, and what to do."""
 METRICS: Final[Mapping[str, Metric]] = {
     **{
-        name: Metric(metric.more_is_better, metric.lowest, metric.highest, metric.task)
+        name: Metric(
+            *(metric.more_is_better, metric.lowest, metric.highest, metric.task, metric.on_request)
+        )
         for name, metric in catalogue("metric").items()
-        if metric.task != "on request"
     },
     "training_time_s": Metric(False, 0.0, math.inf),
 }
-"""Metrics that the trainer of this package reports, in this order."""
+"""Metrics that the trainer of this package can report, in this order."""
 
 
-def metrics_of_task(task: str) -> dict[str, Metric]:
-    """Return the metrics that the trainer reports of a task, the usual objective first."""
-    return {name: metric for name, metric in METRICS.items() if metric.task in ("", task)}
+def metrics_of_task(task: str, *, on_request: bool = False) -> dict[str, Metric]:
+    """Return the metrics that the trainer reports of a task, the usual objective first.
+
+    Behind them those that it reports `on_request`, if these are wanted too.
+    """
+    found = {name: metric for name, metric in METRICS.items() if metric.task in ("", task)}
+    if on_request:
+        found |= {name: each for name, each in METRICS.items() if task in each.on_request}
+    return found
 
 
 def known_metrics(found: Mapping[str, Any], parameters: Collection[str] = ()) -> Metrics:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -49,6 +49,16 @@ class TrialPlan:
     seeds: int = 1
     score: float | Literal["mean"] = "mean"
     """The mean over seeds, or which quantile at the worse end: 0 is the worst seed."""
+    metrics: tuple[str, ...] = ()
+    """Metrics that are asked for, `watch` among them; some are measured on request alone."""
+
+    def on_request(self, task: str) -> list[str]:
+        """Return the metrics that are asked for and that networks of a task have on request."""
+        return [name for name in self.metrics if task in METRICS[name].on_request]
+
+    def of(self, job: TrainingJob) -> TrialPlan:
+        """Return the plan of a training: rows that test the choice choose no epoch."""
+        return replace(self, patience=None) if job.is_test else self
 
     def rule(self) -> EarlyStopping | None:
         """Return a new rule that ends one training; None without patience."""

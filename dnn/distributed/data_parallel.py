@@ -48,7 +48,7 @@ from dnn.optimizers import Optimizer, Update
 from dnn.parameters import BufferSlice, FlatBuffer, Segment
 from dnn.training.data import Samples
 from dnn.training.epoch import Stage, StepPiece, StepRun, Trainer, TrainingTask
-from dnn.training.evaluation import results_of, sums_of
+from dnn.training.evaluation import OF_SUMS, results_of, sums_of
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import Network, NetworkArguments
 from dnn.training.parallel import TrainerLike
@@ -255,13 +255,13 @@ class DataParallel(RanksScheme):
     ) -> list[dict[str, float]]:
         """Return metrics of each of K networks; each rank evaluates its part or its own samples.
 
-        Further metrics are no sums over parts: for these each rank evaluates all samples.
+        Most metrics are no sums over parts: for these each rank evaluates all samples.
         """
         communicator = self.communicator
-        if metrics:
+        if whole := [name for name in metrics if name not in OF_SUMS]:
             if self.same_rows:
                 return self.evaluate(network, samples, metrics)
-            message = f"{metrics[0]} is of all samples, and each rank has its own"
+            message = f"{whole[0]} is of all samples, and each rank has its own"
             raise ConfigurationError(f"validation_metrics: {message}: leave it out")
         part = samples
         if self.same_rows:

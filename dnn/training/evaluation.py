@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from dnn.training.data import Rows, Samples, is_on_host
 from dnn.training.network import Network, PlanKind
 
 __all__ = [
+    "OF_SUMS",
     "Replay",
     "evaluate",
     "load_part",
@@ -145,6 +147,10 @@ def sums_of(network: Network, samples: Samples) -> Array:
                 found = sums_of_values(*_values(network, samples, outputs))
             sums[:, 2:] = found.reshape(models, -1)
     return sums
+
+
+OF_SUMS: Final = frozenset(["loss", "accuracy", "mcc", "rmse", "mae", "r2"])
+"""The metrics that `results_of` returns."""
 
 
 def results_of(network: Network, sums: Array) -> list[dict[str, float]]:

@@ -13,6 +13,7 @@ trial with an honest estimate.
 
 from .bias import BiasReport, SelectionBias, luck
 from .by_column import SPLIT_COLUMNS
+from .errors import errors_of_groups
 from .folds import (
     EvaluationError,
     Fold,
@@ -53,6 +54,7 @@ __all__ = [
     "SplitData",
     "TrainingJob",
     "collect",
+    "errors_of_groups",
     "holdout",
     "jobs_of",
     "k_fold",

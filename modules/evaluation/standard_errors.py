@@ -1,12 +1,44 @@
-"""Standard errors of the metrics of a regression: how far they are off by chance."""
+"""Standard errors of metrics: how far they are off by chance."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+_GROUPS: Final = 20
+
+
+def errors_of_groups(
+    names: Sequence[str],
+    rows: int,
+    scores: Callable[[npt.NDArray[Any]], Sequence[Mapping[str, float]]],
+) -> Iterator[dict[str, float]]:
+    """Yield the standard errors of some metrics of each of K networks, whatever the metrics are.
+
+    `scores` returns the metrics of each network over some of the rows that score it.
+
+    Notes
+    -----
+    Rows are left out in turn, a group of them at a time: the jackknife [1]_.
+
+    References
+    ----------
+    .. [1] Efron, Tibshirani, An Introduction to the Bootstrap, 1993, chapter 11.
+    """
+    import numpy as np
+
+    groups = min(_GROUPS, rows)
+    every = np.arange(rows)
+    # Of a single row nothing can be left out.
+    left = [scores(every[(every % groups != group) | (rows == 1)]) for group in range(groups)]
+    for of_network in zip(*left, strict=True):
+        errors = {name: float(np.std([each[name] for each in of_network])) for name in names}
+        scaled = {name: math.sqrt(groups - 1) * error for name, error in errors.items()}
+        yield {name: error for name, error in scaled.items() if math.isfinite(error)}
 
 
 def standard_errors(

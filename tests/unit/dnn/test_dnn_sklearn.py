@@ -24,15 +24,8 @@ CHECKED = [
 ]
 
 
-# As scikit-learn says of its own estimators that take samples in batches.
-UNEQUAL = dict.fromkeys(
-    [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")],
-    "sample_weight is not equivalent to removing/repeating samples.",
-)
-
-
 @pytest.mark.sample(10)
-@parametrize_with_checks(CHECKED, expected_failed_checks=lambda estimator: UNEQUAL)
+@parametrize_with_checks(CHECKED)
 def test_the_rules_of_scikit_learn(estimator, check):
     check(estimator)
 
@@ -102,22 +95,6 @@ def test_a_classifier_with_other_losses():
             kind(loss=loss).fit(x, y)
     with pytest.raises(DnnError, match=r"classes|label"):
         DNNClassifier(loss="binary_cross_entropy").fit(x[:6], [0, 1, 2] * 2)
-
-
-def test_weights_of_samples():
-    x, y = blobs()
-    names = np.array(["no", "yes"])[y]
-    weighted = DNNClassifier(epochs=5, random_state=0).fit(x, names, sample_weight=1.0 - y)
-    assert (weighted.predict(x) == "no").all()
-    alike = DNNClassifier(epochs=5, class_weight={"no": 1, "yes": 0}, random_state=0).fit(x, names)
-    assert weighted.predict_proba(x).tobytes() == alike.predict_proba(x).tobytes()
-    spoilt = np.where(np.arange(200) < 50, 1e3, x[:, 0])
-    regressor = DNNRegressor([], epochs=300, random_state=0)
-    regressor.fit(x, spoilt, sample_weight=(spoilt < 1e3).astype(float))
-    assert np.abs(regressor.predict(x)[50:] - x[50:, 0]).max() < 1
-    for wrong, words in ((np.ones(3), "weights"), (-np.ones(200), "row 0 is -1"), (0 * y, "all")):
-        with pytest.raises(DnnError, match=words):
-            regressor.fit(x, spoilt, sample_weight=wrong)
 
 
 def blobs(n=200, seed=0):
