@@ -13,7 +13,6 @@ trial with an honest estimate.
 
 from .bias import BiasReport, SelectionBias, luck
 from .by_column import SPLIT_COLUMNS
-from .errors import errors_of_groups
 from .folds import (
     EvaluationError,
     Fold,
@@ -38,6 +37,7 @@ from .splits import (
     strata_of,
     training_weights,
 )
+from .standard_errors import errors_of_groups
 
 __all__ = [
     "SPLIT_COLUMNS",
