@@ -50,7 +50,6 @@ _OTHER_DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[T ].*)?")
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
-_LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)

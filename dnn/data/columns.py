@@ -18,7 +18,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.data.cells import KINDS, TRUTHS, Column, Wanted, plain_text, recoded
-from dnn.data.sources import TextSource, open_table
+from dnn.data.sources import DELIMITERS, TextSource, open_table
 from dnn.errors import DataError
 from dnn.table import number_of
 
@@ -229,7 +229,6 @@ class NewRows:
 
 
 _SHOWN: Final = 8
-_DELIMITERS: Final = ",;\t|"
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
 
@@ -379,7 +378,7 @@ def _hint_of_delimiter(table: TextSource) -> str:
     if len(table.names) > 1:
         return ""
     first = table.first[1][0]
-    others = [other for other in _DELIMITERS if other != table.delimiter and other in first]
+    others = [other for other in DELIMITERS if other != table.delimiter and other in first]
     return (
         f"; its cells are separated by {others[0]!r}? say delimiter {others[0]!r}" if others else ""
     )
