@@ -48,6 +48,7 @@ _DATE: Final = re.compile(
 _FRACTION: Final = re.compile(r"\.(\d{1,6})\d*")
 _OTHER_DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[T ].*)?")
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
+_BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")  # of TOML: others are in quotes
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 
@@ -282,7 +283,8 @@ class TextCells:
             return "date"
         remedy = ""
         if all(_OTHER_DATE.fullmatch(text) for text in texts):
-            remedy = f'say dates = {{ {self.name} = "%d.%m.%Y" }}, or whatever the format is'
+            key = self.name if _BARE_KEY.fullmatch(self.name) else _quoted(self.name)
+            remedy = f'say dates = {{ {key} = "%d.%m.%Y" }}, or whatever the format is'
         elif all(_DECIMAL_COMMA.fullmatch(text) for text in texts):
             remedy = 'say decimal = "," if the comma stands before decimals'
         if remedy:
