@@ -1,7 +1,12 @@
 """Networks of images with few weights, by name: MobileNet, ShuffleNet, EfficientNet and their like.
 
 They are those of torchvision, whose weights fit (`dnn.io.torchvision_names`). For images below
-64 x 64 the first convolution has no stride, which would leave nothing of a small image.
+64 x 64 the first convolution has no stride, which would leave nothing of a small image. All have
+the parameters of those in `dnn.nets`:
+
+inputs : (channels, height, width)
+outputs : int
+    Classes.
 """
 
 from __future__ import annotations
@@ -197,21 +202,6 @@ def _first(inputs: Image, filters: int, activation: str, norm: _Norm) -> list[La
 def mobilenet_v2(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of MobileNetV2.
 
-    Parameters
-    ----------
-    inputs : (channels, height, width)
-    outputs : int
-        Classes.
-
-    Returns
-    -------
-    list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
-
     References
     ----------
     .. [1] Sandler et al., MobileNetV2: inverted residuals and linear bottlenecks, 2018, table 2.
@@ -240,15 +230,6 @@ def _of_blocks(
 def mobilenet_v3_small(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of MobileNetV3-Small.
 
-    Parameters
-    ----------
-    inputs, outputs
-        As for `mobilenet_v2`.
-
-    Returns
-    -------
-    list of Layer
-
     References
     ----------
     .. [1] Howard et al., Searching for MobileNetV3, 2019, table 2.
@@ -259,15 +240,6 @@ def mobilenet_v3_small(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[L
 @explains_arguments
 def mobilenet_v3_large(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of MobileNetV3-Large.
-
-    Parameters
-    ----------
-    inputs, outputs
-        As for `mobilenet_v2`.
-
-    Returns
-    -------
-    list of Layer
 
     References
     ----------
@@ -291,15 +263,6 @@ def _mobilenet_v3(inputs: Image, outputs: int, blocks: Sequence[Block], hidden: 
 def mnasnet0_5(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of MNASNet-B1 with half the channels.
 
-    Parameters
-    ----------
-    inputs, outputs
-        As for `mobilenet_v2`.
-
-    Returns
-    -------
-    list of Layer
-
     References
     ----------
     .. [1] Tan et al., MnasNet: platform-aware neural architecture search for mobile, 2019.
@@ -310,15 +273,6 @@ def mnasnet0_5(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
 @explains_arguments
 def efficientnet_b0(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of EfficientNet-B0.
-
-    Parameters
-    ----------
-    inputs, outputs
-        As for `mobilenet_v2`.
-
-    Returns
-    -------
-    list of Layer
 
     References
     ----------
@@ -331,15 +285,6 @@ def efficientnet_b0(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Laye
 @explains_arguments
 def shufflenet_v2_x1_0(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of ShuffleNet V2 1x.
-
-    Parameters
-    ----------
-    inputs, outputs
-        As for `mobilenet_v2`.
-
-    Returns
-    -------
-    list of Layer
 
     References
     ----------
@@ -374,15 +319,6 @@ def shufflenet_v2_x1_0(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[L
 def squeezenet1_1(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of SqueezeNet 1.1.
 
-    Parameters
-    ----------
-    inputs, outputs
-        As for `mobilenet_v2`.
-
-    Returns
-    -------
-    list of Layer
-
     References
     ----------
     .. [1] Iandola et al., SqueezeNet: AlexNet-level accuracy with 50x fewer parameters and < 0.5 MB
@@ -412,15 +348,6 @@ def squeezenet1_1(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]
 @explains_arguments
 def convnext_tiny(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of ConvNeXt-T, which begins with patches of 4 x 4, of small images 2 x 2.
-
-    Parameters
-    ----------
-    inputs, outputs
-        As for `mobilenet_v2`.
-
-    Returns
-    -------
-    list of Layer
 
     References
     ----------

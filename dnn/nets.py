@@ -2,7 +2,13 @@
 
 Networks of images are those of ImageNet. For images below 64 x 64, such as those of MNIST and
 CIFAR, they have other first layers, which keep the few pixels, and VGG and AlexNet other last
-layers; each function documents them.
+layers; each function documents them. Where it says nothing else, the parameters are
+
+inputs : (channels, height, width)
+outputs : int
+    Classes.
+
+and a `ConfigurationError` is raised if `inputs` are not three numbers of at least 1.
 """
 
 from __future__ import annotations
@@ -100,21 +106,6 @@ def mlp(
 def lenet5(inputs: Image = (1, 28, 28), outputs: int = 10) -> list[Layer]:
     """Return the layers of LeNet-5, with ReLU and max pooling as it is mostly trained today.
 
-    Parameters
-    ----------
-    inputs : (channels, height, width)
-    outputs : int
-        Classes.
-
-    Returns
-    -------
-    list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
-
     References
     ----------
     .. [1] LeCun et al., Gradient-based learning applied to document recognition, 1998, section II.
@@ -134,24 +125,10 @@ def lenet5(inputs: Image = (1, 28, 28), outputs: int = 10) -> list[Layer]:
 def alexnet(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of AlexNet, with the numbers of filters of the later form for one GPU.
 
-    Parameters
-    ----------
-    inputs : (channels, height, width)
-        Images below 64 x 64 begin with a window of 5 in steps of 1; larger images, of at least
-        63 x 63, with a window of 11 in steps of 4. ImageNet's are 224 x 224.
-    outputs : int
-        Classes.
-
-    Returns
-    -------
-    list of Layer
-        Where images are small, one fully connected layer stands at the end; else two of 4,096
-        units and one of the classes, with dropout, as in the paper.
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
+    Images below 64 x 64 begin with a window of 5 in steps of 1, and have one fully connected layer
+    at the end. Larger images, of at least 63 x 63, begin with a window of 11 in steps of 4, and end
+    in two layers of 4,096 units and one of the classes, with dropout, as in the paper; ImageNet's
+    are 224 x 224.
 
     References
     ----------
@@ -237,22 +214,8 @@ def vgg16(
 def resnet18(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of ResNet-18.
 
-    Parameters
-    ----------
-    inputs : (channels, height, width)
-        Images below 64 x 64 begin with a window of 3, as is usual with CIFAR; larger images with a
-        window of 7, in steps of 2, and a pooling.
-    outputs : int
-        Classes.
-
-    Returns
-    -------
-    list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
+    Images below 64 x 64 begin with a window of 3, as is usual with CIFAR; larger images with a
+    window of 7, in steps of 2, and a pooling.
 
     References
     ----------
@@ -265,22 +228,8 @@ def resnet18(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
 def resnet50(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of ResNet-50.
 
-    Parameters
-    ----------
-    inputs : (channels, height, width)
-        As for `resnet18`.
-    outputs : int
-        Classes.
-
-    Returns
-    -------
-    list of Layer
-        With the stride of a block in its convolution of 3 x 3, as in PyTorch ("version 1.5").
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
+    The stride of a block is in its convolution of 3 x 3, as in PyTorch ("version 1.5"). Images
+    below 64 x 64 are as for `resnet18`.
 
     References
     ----------
@@ -293,21 +242,7 @@ def resnet50(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
 def resnext50_32x4d(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of ResNeXt-50, whose convolutions have 32 groups.
 
-    Parameters
-    ----------
-    inputs : (channels, height, width)
-        As for `resnet18`.
-    outputs : int
-        Classes.
-
-    Returns
-    -------
-    list of Layer
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
+    Images below 64 x 64 are as for `resnet18`.
 
     References
     ----------
@@ -350,23 +285,8 @@ def _first_layers(inputs: Image) -> list[Layer]:
 def densenet121(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     """Return the layers of DenseNet-121.
 
-    Parameters
-    ----------
-    inputs : (channels, height, width)
-        As for `resnet18`.
-    outputs : int
-        Classes.
-
-    Returns
-    -------
-    list of Layer
-        Four blocks of `Concat` layers, each of which adds 32 channels, with half the channels and
-        a quarter of the pixels between blocks.
-
-    Raises
-    ------
-    ConfigurationError
-        If `inputs` are not three numbers of at least 1.
+    Four blocks of `Concat` layers, each of which adds 32 channels, with half the channels and a
+    quarter of the pixels between blocks. Images below 64 x 64 are as for `resnet18`.
 
     References
     ----------

@@ -48,14 +48,13 @@ _DATE: Final = re.compile(
 _FRACTION: Final = re.compile(r"\.(\d{1,6})\d*")
 _OTHER_DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[T ].*)?")
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
+_BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")  # of TOML: others are in quotes
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS: Final = re.compile(
     r"[+-]?\d{1,3}([.,'\u2019 \u00a0\u202f])\d{3}(?:\1\d{3})*(?:[.,]\d+)?"
 )
-_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")  # of TOML
 _COMMA_TO_POINT: Final = str.maketrans({",": ".", ".": "_"})
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
-_LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)

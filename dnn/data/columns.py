@@ -18,7 +18,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.data.cells import KINDS, TRUTHS, Column, Wanted, plain_text, recoded
-from dnn.data.sources import TextSource, open_table
+from dnn.data.sources import DELIMITERS, TextSource, open_table
 from dnn.errors import DataError
 from dnn.table import number_of
 
@@ -102,23 +102,17 @@ class Columns:
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Columns:
         """Return columns from plain values; KeyError, TypeError or ValueError if they are wrong."""
-        texts = {name: given[name] for name in ("label", "delimiter")}
-        texts["separator"] = given.get("separator", "")
-        texts["decimal"] = given.get("decimal", ".")
-        lists = {name: given[name] for name in ("features", "missing")}
-        # Models of tables of numbers alone may be older than these.
-        lists["kinds"] = given.get("kinds", [])
-        lists["incomplete"] = given.get("incomplete", [])
-        tables = {name: given.get(name, {}) for name in ("dates", "renamed")}
-        categories = given.get("categories", {})
-        lists["targets"] = given.get("targets", [])
-        targets_at = given.get("targets_at", [])
         label_at, labels = given["label_at"], given["labels"]
+        texts = {name: given[name] for name in ("label", "delimiter")}
+        lists = {name: given[name] for name in ("features", "missing")}
+        # Models of tables of numbers alone may be older than the others.
+        texts |= {"separator": given.get("separator", ""), "decimal": given.get("decimal", ".")}
+        lists |= {name: given.get(name, []) for name in ("kinds", "incomplete", "targets")}
+        tables = {name: given.get(name, {}) for name in ("dates", "renamed")}
+        categories, targets_at = given.get("categories", {}), given.get("targets_at", [])
         has_names = given.get("has_names", True)
-        if (
-            not all(isinstance(each, str) for each in texts.values())
-            or len(given["delimiter"]) != 1
-        ):
+        are_texts = all(isinstance(each, str) for each in texts.values())
+        if not are_texts or len(given["delimiter"]) != 1:
             raise TypeError("label and delimiter are texts, the latter of one character")
         for name, each in lists.items():
             _check_texts(name, each)
@@ -138,25 +132,19 @@ class Columns:
             raise TypeError("categories is a table of lists")
         for each in categories.values():
             _check_texts("categories", each)
-        kinds, features = tuple(lists["kinds"]), tuple(given["features"])
-        if kinds and (not {*kinds} <= {*KINDS, TIME} or len(kinds) != len(features)):
+        kinds = lists["kinds"]
+        if kinds and (not {*kinds} <= {*KINDS, TIME} or len(kinds) != len(lists["features"])):
             raise ValueError("each feature has one of the known kinds")
+        known: dict[str, Any] = {name: tuple(each) for name, each in lists.items()}
         return cls(
-            features=features,
-            label=given["label"],
-            label_at=label_at,
-            delimiter=given["delimiter"],
-            missing=tuple(given["missing"]),
-            labels=labels,
-            kinds=kinds,
-            categories={name: tuple(each) for name, each in categories.items()},
-            incomplete=tuple(lists["incomplete"]),
-            has_names=has_names,
+            **known,
+            **texts,
             **tables,
-            targets=tuple(lists["targets"]),
+            label_at=label_at,
+            labels=labels,
+            categories={name: tuple(each) for name, each in categories.items()},
+            has_names=has_names,
             targets_at=tuple(targets_at),
-            separator=texts["separator"],
-            decimal=texts["decimal"],
         )
 
     @property
@@ -229,7 +217,6 @@ class NewRows:
 
 
 _SHOWN: Final = 8
-_DELIMITERS: Final = ",;\t|"
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
 
@@ -379,7 +366,7 @@ def _hint_of_delimiter(table: TextSource) -> str:
     if len(table.names) > 1:
         return ""
     first = table.first[1][0]
-    others = [other for other in _DELIMITERS if other != table.delimiter and other in first]
+    others = [other for other in DELIMITERS if other != table.delimiter and other in first]
     return (
         f"; its cells are separated by {others[0]!r}? say delimiter {others[0]!r}" if others else ""
     )

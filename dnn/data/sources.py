@@ -31,11 +31,12 @@ from dnn.table import (
     number_of,
 )
 
-__all__ = ["Source", "TextSource", "open_table"]
+__all__ = ["DELIMITERS", "Source", "TextSource", "open_table"]
 
 _BLOCK: Final = 4096
 """Rows of text that are held at a time."""
-_DELIMITERS: Final = ",;\t|"
+DELIMITERS: Final = ",;\t|"
+"""What may separate the cells of a text."""
 _QUOTED: Final = re.compile('"[^"]*"')
 _OF_TABS: Final = (".tsv", ".tab")
 
@@ -275,7 +276,7 @@ def _delimiter_of(path: Path) -> str:
     if suffixes and suffixes[-1] in _OF_TABS:
         return "\t"
     outside_quotes = _QUOTED.sub("", first_line(path))
-    return max(_DELIMITERS, key=outside_quotes.count)
+    return max(DELIMITERS, key=outside_quotes.count)
 
 
 def _numbered(count: int) -> tuple[str, ...]:

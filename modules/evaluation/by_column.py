@@ -6,6 +6,7 @@ together (several of one patient), or new ones come later, they promise too much
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -153,9 +154,10 @@ def _in_time(times: Array, name: str, rows: Rows, shares: Array) -> list[Rows]:
     import numpy as np
 
     if times.dtype.kind not in "fiu":
+        key = name if re.fullmatch("[A-Za-z0-9_-]+", name) else f'"{name}"'  # as TOML has it
         raise EvaluationError(
             f"time = {name!r}: its cells are texts; dates are such as 2024-05-31, and reading may "
-            f'say dates = {{ {name} = "%d.%m.%Y" }}'
+            f'say dates = {{ {key} = "%d.%m.%Y" }}'
         )
     _refuse_missing(times, name)
     order = rows[np.argsort(times[rows], kind="stable")]

@@ -25,6 +25,7 @@ from .panels import (
     LinearScale,
     LogScale,
     NamedScale,
+    Panel,
     ParallelCoordinates,
     Plot,
     Scale,
@@ -273,11 +274,8 @@ def predictions(known: Known) -> Figure | None:
         axes = Axis(name, scale), Axis(f"predicted {name}", scale)
         caption = name if len(several) > 1 else ""
         panels.append(Plot(*axes, layers, f"predicted {name} against true", caption))
-    if not panels:
-        return None
     note = f"{_OF_BEST}, in the units of the data: on the line they are right."
-    title = "Predicted against true"
-    return Figure("predictions", title, note, panels, lambda _: (), is_wide=len(panels) > 1)
+    return _of_panels("predictions", "Predicted against true", note, panels)
 
 
 @figure
@@ -299,13 +297,11 @@ def residuals(known: Known) -> Figure | None:
         )
         caption = name if len(several) > 1 else ""
         panels.append(Plot(*axes, layers, f"residuals of {name}", caption))
-    if not panels:
-        return None
     note = (
         "What is true less what is predicted, in the units of the data. A bend, or a fan that "
         "opens, is something that the network has not learned."
     )
-    return Figure("residuals", "Residuals", note, panels, lambda _: (), is_wide=len(panels) > 1)
+    return _of_panels("residuals", "Residuals", note, panels)
 
 
 @figure
@@ -321,10 +317,15 @@ def confusion(known: Known) -> Figure | None:
         given = zip(found.names, found.true, found.predicted, strict=True)
         panels = [_confused(name, *pair) for name, *pair in [*given][:_PLANES]]
     panels = [panel for panel in panels if len(panel.labels[0]) <= _CLASSES]
+    note = f"{_OF_BEST}: how many of each class got each prediction; the diagonal is right."
+    return _of_panels("confusion", "Confusion", note, panels)
+
+
+def _of_panels(name: str, title: str, note: str, panels: Sequence[Panel]) -> Figure | None:
+    """Return a figure of panels beside each other; None if there are none."""
     if not panels:
         return None
-    note = f"{_OF_BEST}: how many of each class got each prediction; the diagonal is right."
-    return Figure("confusion", "Confusion", note, panels, lambda _: (), is_wide=len(panels) > 1)
+    return Figure(name, title, note, panels, lambda _: (), is_wide=len(panels) > 1)
 
 
 def _confused(name: str, true: Sequence[str], predicted: Sequence[str]) -> Heatmap:

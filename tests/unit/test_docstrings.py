@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -38,6 +39,10 @@ def problems_of(function: Callable[..., Any], text: str) -> Iterator[str]:
         taken = []
     if taken == ["generator", "shape", "dtype"]:  # an initializer: its module explains them
         assert all(f"    {name} : " in (dnn.initializers.__doc__ or "") for name in taken)
+        return
+    if taken == ["inputs", "outputs"]:  # a network of images: its module explains them
+        module = importlib.import_module(function.__module__)
+        assert all(f"\n{name} : " in (module.__doc__ or "") for name in taken)
         return
     sections = sections_of(text)
     if inspect.isclass(function):  # the fields of a dataclass are its attributes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from inspect import cleandoc
 from typing import TypeVar
 
 import numpy as np
@@ -46,8 +47,31 @@ RECTIFIERS: set[str] = set()
 _Function = TypeVar("_Function", bound=Callable[..., Node])
 
 
+_SECTIONS = """\
+Parameters
+----------
+x : Node of floats
+
+Returns
+-------
+Node, of the shape and type of `x`
+
+Raises
+------
+DtypeError
+    If `x` is not of floats.
+"""
+
+
 def activation(function: _Function) -> _Function:
-    """Enter a function in `ACTIVATIONS` under its name; used as a decorator."""
+    """Enter a function in `ACTIVATIONS` under its name; used as a decorator.
+
+    What all functions of `x` alone have in common is added to its documentation.
+    """
+    text, heading, sources = cleandoc(function.__doc__ or "").partition("References\n---")
+    if text and "Parameters\n---" not in text:
+        parts = [text.rstrip(), _SECTIONS, *([heading + sources] if heading else [])]
+        function.__doc__ = "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
     ACTIVATIONS[function.__name__] = function
     return function
 
@@ -232,21 +256,7 @@ def elu(x: Node, alpha: float = 1.0) -> Node:
 
 @activation
 def softplus(x: Node) -> Node:
-    """Return ``ln(1 + e^x)``, as ``max(x, 0) + ln(1 + e^-|x|)``, which does not overflow.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-    """
+    """Return ``ln(1 + e^x)``, as ``max(x, 0) + ln(1 + e^-|x|)``, which does not overflow."""
     return maximum(x, 0.0) + log1p(exp(-abs(x)))
 
 
@@ -283,20 +293,8 @@ def rbf(x: Node, epsilon: Operand = 1.0) -> Node:
 def gelu(x: Node) -> Node:
     """Return the Gaussian error linear unit, in the approximation by tanh [1]_.
 
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``, as ``x sigmoid(2 ...)``, which is
-        the same and does not cancel where `x` is negative.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
+    ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``, as ``x sigmoid(2 ...)``, which is the
+    same and does not cancel where `x` is negative.
 
     References
     ----------
@@ -333,19 +331,6 @@ def normal_cdf(x: Node) -> Node:
 def exact_gelu(x: Node) -> Node:
     """Return the Gaussian error linear unit, `x` times `normal_cdf` of it [1]_.
 
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-
     References
     ----------
     .. [1] Hendrycks and Gimpel, Gaussian error linear units, 2016, equation 1.
@@ -357,19 +342,6 @@ def exact_gelu(x: Node) -> Node:
 def silu(x: Node) -> Node:
     """Return the sigmoid linear unit, `x` times `sigmoid` of it [1]_; also called swish.
 
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-
     References
     ----------
     .. [1] Hendrycks and Gimpel, Gaussian error linear units, 2016, section 5.
@@ -380,19 +352,6 @@ def silu(x: Node) -> Node:
 @rectifier
 def relu6(x: Node) -> Node:
     """Return `x` where it is positive and below 6, else 0 or 6 [1]_.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
 
     References
     ----------
@@ -406,19 +365,7 @@ def relu6(x: Node) -> Node:
 def hard_sigmoid(x: Node) -> Node:
     """Return ``relu6(x + 3) / 6``, which is like `sigmoid` and made of straight lines [1]_.
 
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        In 0 .. 1.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
+    In 0 .. 1.
 
     References
     ----------
@@ -430,19 +377,6 @@ def hard_sigmoid(x: Node) -> Node:
 @rectifier
 def hard_swish(x: Node) -> Node:
     """Return `x` times `hard_sigmoid` of it [1]_.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
 
     References
     ----------

@@ -325,6 +325,7 @@ def test_samples_with_several_labels(tmp_path: Path) -> None:
             "line 2, column 'a': '1,5' is no number; say decimal",
         ),
         ("a,y\n31.5.24,0\n", {}, DataError, r"'31\.5\.24' is no number; say dates = { a = "),
+        ("day of birth,y\n31.5.24,0\n", {}, DataError, r'say dates = { "day of birth" = '),
         ("a,y\n1,0\nnan,1\n", {}, DataError, r"'nan' is not finite; .* missing = ..nan"),
         ("a b,y\n31.5.24,0\n", {}, DataError, r'say dates = \{ "a b" = "%d'),
         ("a,y\n5/31/24,0\n", {"dates": ["a"]}, DataError, "is no date such as .* say dates = { a"),

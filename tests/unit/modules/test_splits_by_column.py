@@ -126,6 +126,7 @@ def test_a_column_says_the_part_of_each_row() -> None:
             {"g": np.array(["a"] * 6, object)},
             "time = 'g': its cells are texts; dates",
         ),
+        ({"time": "a b"}, {"a b": np.array(["a"] * 6, object)}, 'dates = { "a b" = '),
         ({"time": "g"}, {"g": np.zeros(6)}, "1 different times are too few for 2 parts"),
     ],
 )
