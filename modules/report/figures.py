@@ -323,7 +323,8 @@ def confusion(known: Known) -> Figure | None:
     panels = [panel for panel in panels if len(panel.labels[0]) <= _CLASSES]
     if not panels:
         return None
-    note = f"{_OF_BEST}: how many of each class got each prediction; the diagonal is right."
+    got = "of each class" if found.is_class else "without (0) and with (1) each label"
+    note = f"{_OF_BEST}: how many {got} got each prediction; the diagonal is right."
     return Figure("confusion", "Confusion", note, panels, lambda _: (), is_wide=len(panels) > 1)
 
 
