@@ -258,6 +258,12 @@ def _of_regression(known: Known) -> list[tuple[str, list[float], list[float]]]:
     return [] if found is None or not found.are_values else [*found.pairs()][:_TARGETS]
 
 
+def _of_data(name: str, title: str, note: str, panels: Sequence[Plot | Heatmap]) -> Figure:
+    """Return a figure of the best trial's predictions, whose names are those of the data."""
+    is_wide = len(panels) > 1
+    return Figure(name, title, note, [*panels], lambda _: (), is_wide=is_wide, is_of_data=True)
+
+
 @figure
 def predictions(known: Known) -> Figure | None:
     """Describe what the best trial predicts against what is true, of each target."""
@@ -277,7 +283,7 @@ def predictions(known: Known) -> Figure | None:
         return None
     note = f"{_OF_BEST}, in the units of the data: on the line they are right."
     title = "Predicted against true"
-    return Figure("predictions", title, note, panels, lambda _: (), is_wide=len(panels) > 1)
+    return _of_data("predictions", title, note, panels)
 
 
 @figure
@@ -305,7 +311,7 @@ def residuals(known: Known) -> Figure | None:
         "What is true less what is predicted, in the units of the data. A bend, or a fan that "
         "opens, is something that the network has not learned."
     )
-    return Figure("residuals", "Residuals", note, panels, lambda _: (), is_wide=len(panels) > 1)
+    return _of_data("residuals", "Residuals", note, panels)
 
 
 @figure
@@ -325,7 +331,7 @@ def confusion(known: Known) -> Figure | None:
         return None
     got = "of each class" if found.is_class else "without (0) and with (1) each label"
     note = f"{_OF_BEST}: how many {got} got each prediction; the diagonal is right."
-    return Figure("confusion", "Confusion", note, panels, lambda _: (), is_wide=len(panels) > 1)
+    return _of_data("confusion", "Confusion", note, panels)
 
 
 def _confused(name: str, true: Sequence[str], predicted: Sequence[str]) -> Heatmap:

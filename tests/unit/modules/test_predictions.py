@@ -19,6 +19,7 @@ from modules.predictions import (
 from modules.report import Moment, Sweep
 from modules.report.data import RowSelection, SweepView
 from modules.report.figures import figures_of
+from modules.report.markup import with_unit
 from modules.report.panels import Heatmap, Plot
 from modules.trial import Report
 
@@ -90,6 +91,18 @@ def test_classes_are_confused_by_name(tmp_path: Path) -> None:
     assert "&lt;b&gt;" in drawn
     assert "<b>" not in drawn
     assert "predictions" not in figures
+
+
+def test_columns_of_the_data_are_named_as_they_are(tmp_path: Path) -> None:
+    y = np.array([[0, 1], [1, 1], [1, 0]])
+    for task in ("multilabel", "regression"):
+        data = Dataset(np.zeros((3, 1)), y, 0, "d", task=task, targets=("body_mass_g", "age_s"))
+        write_predictions(tmp_path / "p.csv", data, [(np.arange(3), y)])
+        figures = figures_of(view_of(tmp_path / "p.csv"), None)
+        for name in {"predictions", "residuals", "confusion"} & figures.keys():
+            drawn = figures[name].draw(560, with_unit)
+            assert "body_mass_g" in drawn
+            assert "body mass" not in drawn
 
 
 def test_each_label_has_a_plane_of_its_own(tmp_path: Path) -> None:
