@@ -132,7 +132,7 @@ class SweepOptions(BaseModel):
         min_length=1,
         description="a metric, an expression of metrics, or a function of yours; or several; left "
         "out, rmse of a regression, exact_match of several labels",
-        json_schema_extra={"form": "value", "suggestions": [*METRICS]},
+        json_schema_extra={"form": "value", "suggestions": [*METRICS], "is_first": True},
     )
     maximise: bool | list[bool] | None = Field(
         None, description=f"whether more is better; known of {', '.join(METRICS)}"

@@ -281,10 +281,12 @@ class Composer:
             if more > 0:
                 with ui.element("li").classes("compose-problem"):
                     ui.label(f"and {more:,} more")
-            for remark in self.inspection.remarks[:PROBLEMS_SHOWN] if is_known else []:
-                with ui.element("li"):
+            remarks = self.inspection.remarks[:PROBLEMS_SHOWN] if is_known else []
+            of_data = [remark for remark in remarks if ".options" in remark.path]
+            for remark in remarks:
+                with ui.element("li").classes("compose-problem" if remark in of_data else ""):
                     ui.label(_words(remark))
-            if not problems:
+            if not problems and not of_data:
                 with ui.element("li").classes("compose-fine" if is_known else "compose-help"):
                     ui.label("No problem found." if is_known else "Checking ...")
 

@@ -13,9 +13,9 @@ An author of ``Options`` may describe a field further in ``json_schema_extra``: 
 "module"}``, the name of a module of the file; ``{"form": "space"}``, a search space, a table of
 parameters; ``{"form": "value"}``, one value, or a list in brackets; ``{"form": "command"}``, words
 as a shell reads them; ``{"suggestions": [...]}``, common values, for a space a table of common
-parameters and their first values; ``{"notes": {...}}``, what these parameters are; ``{"is_first":
-True}``, shown above the other fields; ``{"unit": "ranks"}``. It may be a function that enters these
-into a dictionary, which is called when the form is shown.
+parameters and their first values; ``{"notes": {...}}``, what these parameters are;
+``{"is_first": True}``, shown above the other fields; ``{"unit": "ranks"}``. It may be a function
+that enters these into a dictionary, which is called when the form is shown.
 """
 
 from __future__ import annotations

@@ -38,6 +38,8 @@ class Figure:
         Stands above the small panels.
     remarks : sequence of str
         Further lines, below.
+    is_of_data : bool
+        Whether its names are those of the data, which are written as they are.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Figure:
     warning: str = ""
     subtitle: str = ""
     remarks: Sequence[str] = ()
+    is_of_data: bool = False
 
     @property
     def style(self) -> str:
@@ -73,6 +76,8 @@ class Figure:
             Whether it says itself what the script tells of its trials; of very many it then shows
             a part.
         """
+        if self.is_of_data:
+            written = str
         large, small = [], []
         for panel in self._thinned if with_tips else self.panels:
             drawing = draw(panel, width, written)

@@ -259,6 +259,14 @@ def _of_regression(known: Known) -> list[tuple[str, list[float], list[float]]]:
     return [] if found is None or not found.are_values else [*found.pairs()][:_TARGETS]
 
 
+def _of_data(name: str, title: str, note: str, panels: Sequence[Panel]) -> Figure | None:
+    """Return a figure of the best trial's predictions, named as the data; None without panels."""
+    if not panels:
+        return None
+    is_wide = len(panels) > 1
+    return Figure(name, title, note, [*panels], lambda _: (), is_wide=is_wide, is_of_data=True)
+
+
 @figure
 def predictions(known: Known) -> Figure | None:
     """Describe what the best trial predicts against what is true, of each target."""
@@ -275,7 +283,7 @@ def predictions(known: Known) -> Figure | None:
         caption = name if len(several) > 1 else ""
         panels.append(Plot(*axes, layers, f"predicted {name} against true", caption))
     note = f"{_OF_BEST}, in the units of the data: on the line they are right."
-    return _of_panels("predictions", "Predicted against true", note, panels)
+    return _of_data("predictions", "Predicted against true", note, panels)
 
 
 @figure
@@ -301,7 +309,7 @@ def residuals(known: Known) -> Figure | None:
         "What is true less what is predicted, in the units of the data. A bend, or a fan that "
         "opens, is something that the network has not learned."
     )
-    return _of_panels("residuals", "Residuals", note, panels)
+    return _of_data("residuals", "Residuals", note, panels)
 
 
 @figure
@@ -317,15 +325,9 @@ def confusion(known: Known) -> Figure | None:
         given = zip(found.names, found.true, found.predicted, strict=True)
         panels = [_confused(name, *pair) for name, *pair in [*given][:_PLANES]]
     panels = [panel for panel in panels if len(panel.labels[0]) <= _CLASSES]
-    note = f"{_OF_BEST}: how many of each class got each prediction; the diagonal is right."
-    return _of_panels("confusion", "Confusion", note, panels)
-
-
-def _of_panels(name: str, title: str, note: str, panels: Sequence[Panel]) -> Figure | None:
-    """Return a figure of panels beside each other; None if there are none."""
-    if not panels:
-        return None
-    return Figure(name, title, note, panels, lambda _: (), is_wide=len(panels) > 1)
+    got = "of each class" if found.is_class else "without (0) and with (1) each label"
+    note = f"{_OF_BEST}: how many {got} got each prediction; the diagonal is right."
+    return _of_data("confusion", "Confusion", note, panels)
 
 
 def _confused(name: str, true: Sequence[str], predicted: Sequence[str]) -> Heatmap:

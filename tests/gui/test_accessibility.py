@@ -64,6 +64,22 @@ name = "after"
 modules = ["program"]
 depends = ["search"]
 """
+TABLE = """\
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+[module.options]
+dataset = "csv"
+path = "mine.csv"
+patience = 3
+[module.options.reading]
+label = "b"
+drop = ["c"]
+
+[[group]]
+name = "search"
+modules = ["trainer"]
+"""
 WRONG = """\
 [workflow]
 name = "study"
@@ -86,6 +102,8 @@ def folder(served: Any) -> Iterator[Path]:
     place: Path = served.folder
     (place / "study.toml").write_text(FLOW)
     (place / "wrong.toml").write_text(WRONG)
+    (place / "table.toml").write_text(TABLE)
+    (place / "mine.csv").write_text("a,b\n" + "".join(f"{n},{n % 2}\n" for n in range(20)))
     written = ROOT / "tests" / "fixtures" / "run_directories"
     for name, source in (
         ("finished", "finished"), ("killed", "killed"), ("failed", "killed"), ("lost", "killed"),
@@ -196,6 +214,19 @@ def open_choices(page: Any) -> None:
     page.get_by_role("option").first.wait_for()
 
 
+def see_options_of_a_table(page: Any) -> None:
+    """Unfold all groups of options; what the data have not stands at its option."""
+    page.locator('.module[data-module="trainer"]').press("Enter")
+    drop = page.locator(".compose-field", has=page.get_by_label("reading.drop", exact=True))
+    drop.locator(".q-field__bottom").get_by_text("there is no column 'c'").wait_for()
+    expect(page.get_by_text("No problem found.")).to_have_count(0)
+    groups = page.locator("#compose-form .compose-more")
+    expect(groups.get_by_text("Patience, seeds, checkpoints, 8 more")).to_be_visible()
+    for group in groups.all():
+        group.locator(".q-item").first.click()
+    page.wait_for_timeout(500)
+
+
 def fail_to_start(page: Any) -> None:
     page.get_by_text("4 at least").wait_for()
     page.get_by_label("MPI ranks").fill("1")
@@ -245,6 +276,7 @@ SCENES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "compose, problems": ("/compose?file=wrong.toml", text("did you mean")),
     "compose, module": ("/compose?file=study.toml", choose('.module[data-module="master"]')),
     "compose, layers": ("/compose?file=study.toml", choose('.module[data-module="trainer"]')),
+    "compose, options": ("/compose?file=table.toml", see_options_of_a_table),
     "compose, program": ("/compose?file=study.toml", choose('.module[data-module="program"]')),
     "compose, group": ("/compose?file=study.toml", choose('.group[data-group="after"]')),
     "compose, launch": ("/compose?file=study.toml", unfold("Where ranks would be", "Batch script")),

@@ -19,6 +19,7 @@ from modules.predictions import (
 from modules.report import Moment, Sweep
 from modules.report.data import RowSelection, SweepView
 from modules.report.figures import figures_of
+from modules.report.markup import with_unit
 from modules.report.panels import Heatmap, Plot
 from modules.trial import Report
 
@@ -92,6 +93,18 @@ def test_classes_are_confused_by_name(tmp_path: Path) -> None:
     assert "predictions" not in figures
 
 
+def test_columns_of_the_data_are_named_as_they_are(tmp_path: Path) -> None:
+    y = np.array([[0, 1], [1, 1], [1, 0]])
+    for task in ("multilabel", "regression"):
+        data = Dataset(np.zeros((3, 1)), y, 0, "d", task=task, targets=("body_mass_g", "age_s"))
+        write_predictions(tmp_path / "p.csv", data, [(np.arange(3), y)])
+        figures = figures_of(view_of(tmp_path / "p.csv"), None)
+        for name in {"predictions", "residuals", "confusion"} & figures.keys():
+            drawn = figures[name].draw(560, with_unit)
+            assert "body_mass_g" in drawn
+            assert "body mass" not in drawn
+
+
 def test_each_label_has_a_plane_of_its_own(tmp_path: Path) -> None:
     y = np.array([[0, 1], [1, 1], [1, 0]])
     data = Dataset(np.zeros((3, 1)), y, 0, "d", task="multilabel", targets=("red", "blue"))
@@ -102,6 +115,7 @@ def test_each_label_has_a_plane_of_its_own(tmp_path: Path) -> None:
     red, blue = figures["confusion"].panels
     assert (red.caption, blue.caption) == ("red", "blue")
     assert red.trials == [[1, 1], [1, 0]]
+    assert "how many without (0) and with (1) each label" in figures["confusion"].note
     assert "predictions" not in figures
 
 
