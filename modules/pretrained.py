@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .tabular import place_of_data
 
 if TYPE_CHECKING:
-    from dnn import Ensemble, NeuralNetwork
+    from dnn import Dataset, Ensemble, NeuralNetwork
 
 RUN_DIRECTORY: Final = "DIEL_RUN_DIR"
 """What a path begins with, behind a $, that an earlier module of the same run writes."""
@@ -69,6 +69,40 @@ class Pretrained:
         if text not in self._said:
             self._said.add(text)
             print(text)
+
+
+def oddity_of_columns(weights: Path, data: Dataset) -> str:
+    """Return a line if a model was trained on other columns than a table has; empty if not.
+
+    Its first layer takes columns by their places. A file of weights alone says nothing of columns.
+    """
+    from dnn import DnnError, load
+
+    try:
+        known = load(weights).columns
+    except DnnError:
+        return ""
+    if known is None or data.columns is None or not known.has_names:
+        return ""
+    theirs, ours = known.features, data.columns.features
+    begins = f"weights: {weights.name} was trained on"
+    if {*theirs} == {*ours} and theirs != ours:
+        wanted = ", ".join(f'"{name}"' for name in known.sources)
+        return (
+            f"{begins} the same columns in another order, and its first layer takes them by their "
+            f"places: say reading.features = [{wanted}]"
+        )
+    if theirs != ours:
+        other = next((name for name in ours if name not in theirs), None)
+        what = f"no column {other!r}" if other else "further columns"
+        return f"{begins} {what}, and its first layer takes columns by their places"
+    for name, categories in data.columns.categories.items():
+        if known.categories.get(name) != categories:
+            return (
+                f"{begins} other categories of column {name!r}, and its first layer takes them by "
+                "their places"
+            )
+    return ""
 
 
 def written_by_run(weights: str) -> bool:

@@ -37,7 +37,7 @@ from .evaluation import (
 )
 from .hyperparameters import Hyperparameters, layers_of
 from .layer_list import built, layer_models, rows_of, with_layers
-from .pretrained import Pretrained, place_of_weights
+from .pretrained import Pretrained, oddity_of_columns, place_of_weights, written_by_run
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import ReadingOptions, augmentations_of, is_own, is_table, shape_of
@@ -157,7 +157,11 @@ def look_at_data(
         return f"{type(error).__name__}: {error}", []
     if not is_own(options.dataset):
         return "", []
-    return "", list(oddities(data, [(job.train, job.test) for job in jobs]))
+    found = list(oddities(data, [(job.train, job.test) for job in jobs]))
+    if options.weights is not None and not written_by_run(options.weights):
+        weights = place_of_weights(options.weights, folder)
+        found += [odd] if (odd := oddity_of_columns(weights, data)) else []
+    return "", found
 
 
 def run(ctx: Context) -> int:

@@ -27,9 +27,9 @@ def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str
 
     Labels without rows, such as 0 where labels begin with 1; a single class; classes that are
     scored and never trained on; targets that do not vary, are far from all others or look like
-    classes; labels that all rows have, or none; texts that differ in almost all rows; few rows to
-    score; rows to score that equal rows to train on. `splits` are the rows to train on and those to
-    score in each training of a trial.
+    classes; labels that all rows have, or none; texts that differ in almost all rows; columns that
+    number the rows; few rows to score; rows to score that equal rows to train on. `splits` are the
+    rows to train on and those to score in each training of a trial.
     """
     import numpy as np
 
@@ -50,6 +50,7 @@ def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str
     else:
         yield from _odd_label_columns(data)
     yield from _odd_categories(data)
+    yield from _odd_numbers(data)
     equal = _numbered(data.x)
     unseen: set[int] = set()
     is_known, is_in_test = (np.zeros(len(data), bool) for _ in range(2))
@@ -162,6 +163,21 @@ def _odd_categories(data: Dataset) -> Iterator[str]:
                 f"{data.name}: column {name!r} has {len(categories):,} categories in "
                 f"{len(data):,} rows, so new rows will have others: leave it out, "
                 f'reading.drop = ["{name}"]'
+            )
+
+
+def _odd_numbers(data: Dataset) -> Iterator[str]:
+    """Yield a line for each column that numbers the rows of a table."""
+    import numpy as np
+
+    if data.columns is None or len(data) < _FEW_ROWS:
+        return
+    rows = np.arange(len(data), dtype=data.x.dtype)
+    for at, name in enumerate(data.columns.features):
+        if data.x[0, at] in (0, 1) and np.array_equal(data.x[:, at] - data.x[0, at], rows):
+            yield (
+                f"{data.name}: column {name!r} numbers the rows, which says nothing of new ones "
+                f'unless it is a time: leave it out, reading.drop = ["{name}"]'
             )
 
 

@@ -10,7 +10,7 @@ import pytest
 from support import diel
 
 from diel.testing import Module, run_modules
-from dnn import Dataset
+from dnn import Dataset, load_table
 from modules import master, trainer
 from modules.evaluation import k_fold, oddities
 
@@ -85,7 +85,7 @@ def test_a_zero_is_a_zero_whatever_its_sign() -> None:
 
 
 def write(folder: Path, labels: list[Any], repeats: int = 1) -> None:
-    rows = [f"{i},{i * i % 17},{label}" for i, label in enumerate(labels)] * repeats
+    rows = [f"{2 * i},{i * i % 17},{label}" for i, label in enumerate(labels)] * repeats
     (folder / "mine.csv").write_text("\n".join(["a,b,kind", *rows]) + "\n")
 
 
@@ -198,3 +198,15 @@ def test_what_is_odd_about_targets(data: Dataset, words: list[str]) -> None:
     assert len(found) == len(words)
     for line, text in zip(found, words, strict=True):
         assert text in line
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "is_odd"), [(0, 1, True), (1, 1, True), (5, 1, False), (0, 2, False)]
+)
+def test_a_column_that_numbers_the_rows_is_odd(first: int, step: int, is_odd: bool) -> None:
+    table = {"": first + step * np.arange(40), "a": np.arange(40) ** 2, "y": np.arange(40) % 2}
+    data = load_table(table)
+    rows = np.arange(40)
+    lines = list(oddities(data, [(rows[:30], rows[30:])]))
+    said = "table: column '' numbers the rows, which says nothing of new ones unless"
+    assert [line.startswith(said) for line in lines] == [True] * is_odd

@@ -143,3 +143,32 @@ def test_what_is_loaded_need_not_be_frozen(weights: Path) -> None:
     assert model.frozen == []
     with np.load(weights) as there:
         np.testing.assert_array_equal(model.parameters["fully_connected_1.bias"], there["0.bias"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,b,c,y\n1,2,p,u\n3,4,q,v\n", ""),
+        ("c,a,b,y\np,1,2,u\nq,3,4,v\n", 'order, .* reading.features = ["a", "b", "c"]'),
+        ("a,d,c,y\n1,2,p,u\n3,4,q,v\n", "no column 'd'"),
+        ("a,c,y\n1,p,u\n3,q,v\n", "further columns"),
+        ("a,b,c,y\n1,2,p,u\n3,4,r,v\n", "other categories of column 'c'"),
+    ],
+)
+def test_other_columns_than_those_of_the_weights_are_odd(
+    text: str, words: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    (tmp_path / "old.csv").write_text("a,b,c,y\n1,2,p,u\n3,4,q,v\n")
+    (old,) = dnn.encode(dnn.load_csv(tmp_path / "old.csv"))
+    network = NeuralNetwork(mlp(old.features, [8], 2, "relu"), seed=7)
+    network.save(tmp_path / "old.safetensors", data=old)
+    (tmp_path / "new.csv").write_text(text + text.partition("\n")[2] * 4)
+    given = options(tmp_path, dataset="csv", path="new.csv", weights="old.safetensors")
+    problem, odd = trainer.look_at_data(given, tmp_path)
+    found = [line for line in odd if line.startswith("weights: old.safetensors")]
+    assert not problem
+    if not words:
+        assert not found
+    else:
+        assert all(word in found[0] for word in words.split(".*"))
