@@ -418,6 +418,15 @@ def test_marks_of_missing_cells_may_look_like_parts_of_numbers(
     np.testing.assert_array_equal(data.x, [[1.5], [np.nan]])
 
 
+def test_a_mark_that_is_a_number_is_one_however_it_is_written(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,b,y\n-999.0,1,p\n2,-999,q\n-9.99e2,0,q\n")
+    data = dnn.load_csv(path, missing=["-999"])
+    np.testing.assert_array_equal(data.x, [[np.nan, 1], [2, np.nan], [np.nan, 0]])
+    columns = {"a": np.array([-999.0, 2, -999]), "b": [1, -999, 0], "y": ["p", "q", "q"]}
+    np.testing.assert_array_equal(dnn.load_table(columns, missing=["-999"]).x, data.x)
+    np.testing.assert_array_equal(read_rows(columns, data.columns, 2).x, data.x)
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_texts_in_utf_16_are_read_and_other_files_named(compressed: bool, tmp_path: Path) -> None:
     pack = gzip.compress if compressed else bytes
