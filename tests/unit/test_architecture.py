@@ -62,11 +62,11 @@ LAYERS = {
     "modules": """
         attributes problems
         layer_list
-        hyperparameters parallel pareto predictions space tabular trial
-        objective pretrained strategies
+        hyperparameters parallel pareto predictions space trial
+        objective strategies
         evaluation
         tabular trial_plan
-        options report
+        options pretrained report
         search
         sweep
         checkpoints compute sklearn_trainer torch_trainer
