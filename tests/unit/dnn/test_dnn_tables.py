@@ -470,3 +470,9 @@ def test_a_label_that_is_neither_0_nor_1_is_named_with_its_line(tmp_path: Path) 
 def test_a_table_has_a_label_or_a_target(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="target and label: give one"):
         dnn.load_csv(written(tmp_path, "a,p,q\n1,1,true\n"), "q", target="p")
+
+
+def test_new_rows_of_texts_have_no_names_where_the_table_had_none(tmp_path: Path) -> None:
+    data = dnn.load_csv(written(tmp_path, "p,x,u\nq,y,v\n"), header=False)
+    rows = read_rows(written(tmp_path, "q,x\np,y\n", "new.csv"), data.columns, 2)
+    assert rows.x.tolist() == [[1, 0], [0, 1]]
