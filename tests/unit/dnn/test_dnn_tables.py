@@ -467,6 +467,23 @@ def test_a_label_that_is_neither_0_nor_1_is_named_with_its_line(tmp_path: Path) 
         dnn.load_csv(path, ["p", "q"])
 
 
+@pytest.mark.parametrize(
+    ("label", "options", "words"),
+    [
+        ([], {}, "label = ..: name a column"),
+        (-1, {"target": []}, "target = ..: name a column"),
+        (["p", "p"], {}, "label: 'p' is there twice"),
+        (-1, {"target": ["p", 1]}, "target: 'p' is there twice"),
+        (-1, {"target": "p", "categories": ["p"]}, "'p' is a target, a number, and among categ"),
+        (-1, {"target": "p", "dates": ["p"]}, "'p' is a target, a number, and among dates"),
+        (-1, {"weight": "p", "categories": ["p"]}, "'p' is the weight of a sample, a number, and"),
+    ],
+)
+def test_columns_have_one_use(label: Any, options: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        dnn.load_csv(written(tmp_path, "a,p,q\n1,1,0\n2,0,1\n"), label, **options)
+
+
 def test_a_table_has_a_label_or_a_target(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="target and label: give one"):
         dnn.load_csv(written(tmp_path, "a,p,q\n1,1,true\n"), "q", target="p")
