@@ -187,7 +187,7 @@ class TextCells:
         self.name = name
         self._decimal = decimal
         self._missing = frozenset(missing)
-        self._marks_are_texts = all(number_of(mark) is None for mark in self._missing)
+        self._marks = _numbers_among(self._missing)
         self._kind, self._format, self._problem = wanted.kind, wanted.date_format, wanted.problem
         # None until a cell that is not missing has been seen.
         self._are_texts = None if self._kind in (None, "label") else self._kind != "number"
@@ -215,7 +215,7 @@ class TextCells:
 
     def _numbers(self, cells: Sequence[str]) -> Array | None:
         """Return cells as numbers; None if a cell is none, and does not stand for a missing one."""
-        if self._marks_are_texts and (values := self._floats(cells)) is not None:
+        if not self._marks and (values := self._floats(cells)) is not None:
             return values
         if not self._missing:
             return None
@@ -224,7 +224,7 @@ class TextCells:
             ["0" if gone else cell for gone, cell in zip(is_missing, cells, strict=True)]
         )
         if values is not None:
-            values[is_missing] = np.nan
+            values[is_missing | np.isin(values, self._marks)] = np.nan
         return values
 
     def _floats(self, cells: Sequence[str]) -> Array | None:
@@ -372,6 +372,11 @@ def _days_and_seconds(text: str, date_format: str) -> tuple[float, float]:
     return since.days, since.seconds + since.microseconds / 1e6
 
 
+def _numbers_among(marks: Collection[str]) -> list[float]:
+    """Return the marks of missing cells that are numbers: -999.0 is missing where -999 is."""
+    return [number for mark in marks if (number := number_of(mark)) is not None]
+
+
 _ABSENT: Final = "\0absent"
 """In place of a cell that a frame or an array marks as missing."""
 
@@ -395,7 +400,9 @@ def coded_array(name: str, given: Any, wanted: Wanted, missing: Collection[str] 
     if of == "M" and kind in (None, "date"):
         return _of_datetimes(name, array)
     if of in "iuf" and kind in (None, "label", "number"):
-        return Column(name, "number", array.astype(np.float64))
+        values = array.astype(np.float64)
+        values[np.isin(values, _numbers_among(missing))] = np.nan
+        return Column(name, "number", values)
     if of == "b" and kind in (None, "number", "boolean"):
         # As a number only where the network was trained on a column of numbers.
         return Column(name, kind or "boolean", array.astype(np.float64))

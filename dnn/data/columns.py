@@ -240,9 +240,12 @@ def read_rows(
     if is_file and delimiter is None and not str(source).lower().endswith((".tsv", ".tsv.gz")):
         delimiter = known.delimiter
     in_files = {name: old for old, name in known.renamed.items()}
+    # A first row of texts alone looks like names, and is none where no table has any.
+    are_texts = bool(known.kinds) and not known.has_names and "number" not in known.kinds
     table = open_table(
         source,
         delimiter=delimiter,
+        header=False if are_texts else None,
         # A table of another kind marked its missing cells in its own way.
         missing=known.missing or (("",) if known.incomplete else ()),
         decimal=known.decimal,

@@ -40,6 +40,8 @@ def load_image_folder(
     missing: Collection[str] = (),
     weight: str = "",
     beside: Sequence[str] = (),
+    decimal: str = ".",
+    skip_unlabelled: bool = False,
 ) -> Dataset:
     """Read images from a folder that has a folder for each class, or a table of labels.
 
@@ -67,7 +69,7 @@ def load_image_folder(
         in place of folders of classes.
     file : str or int
         Its column of the names of files, which are relative to the folder, and stay inside.
-    label, target, label_separator, missing, weight, beside
+    label, target, label_separator, missing, weight, beside, decimal, skip_unlabelled
         As of `load_table`: the classes of images, several labels each, or numbers to predict.
 
     Returns
@@ -100,6 +102,8 @@ def load_image_folder(
             ("missing", missing, ()),
             ("weight", weight, ""),
             ("beside", beside, ()),
+            ("decimal", decimal, "."),
+            ("skip_unlabelled", skip_unlabelled, False),
         )
         if value != default and value not in ([], ())
     }
@@ -137,6 +141,9 @@ def _of_table(
         names = open_table(place).names
         if not 0 <= file < len(names):
             raise DataError(f"{place}: there is no column {file}: it has {len(names)}")
+        if (folder / names[file]).is_file():  # the first row is one of an image
+            given["header"] = False
+            names = open_table(place, header=False).names
         file = names[file]
     labelled = load_table(place, features=[file], categories=[file], **given)
     columns = labelled.columns

@@ -127,6 +127,11 @@ def load_table(
     names = _Names(table, rename or {})
     targets = [] if target is None else names.places(target)
     labels = [] if targets else names.places(label)
+    option, predicted = ("target", targets) if target is not None else ("label", labels)
+    if not predicted:
+        raise ConfigurationError(f"{option} = []: name a column at least")
+    if twice := [names[at] for at in predicted if predicted.count(at) > 1]:
+        raise ConfigurationError(f"{option}: {twice[0]!r} is there twice")
     kept, weights, gone = names.places(beside), names.places(weight or ()), names.places(drop)
     chosen = names.places(features)
     for what, places in (("among the features", chosen), ("the weight of a sample", weights)):
@@ -145,6 +150,11 @@ def load_table(
     wanted |= {at: Wanted("number", problem=_problem_of_target) for at in targets}
     special = {at: Wanted("category") for at in names.places(categories)}
     special |= {names.place(each): Wanted("date", form) for each, form in formats.items()}
+    for at, each in special.items():
+        if at in (*targets, *weights):
+            use = "a target" if at in targets else "the weight of a sample"
+            option = "categories" if each.kind == "category" else "dates"
+            raise ConfigurationError(f"{names[at]!r} is {use}, a number, and among {option}")
     wanted |= {at: each for at, each in special.items() if at in wanted}
     found = {
         at: replace(column, name=names[at])

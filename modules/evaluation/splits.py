@@ -269,7 +269,7 @@ def training_weights(
             names = [str(name) for name in training.class_names or range(training.classes)]
             for name in class_weight:
                 if name not in names:
-                    there = ", ".join(names[:_SHOWN])
+                    there = ", ".join(map(repr, names[:_SHOWN]))
                     raise EvaluationError(
                         f"class_weight: {training.name} has no class {name!r} (it has {there})"
                     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dnn
+from dnn.data.image_folder import read_images
 from dnn.data.image_reading import ImageReading
 from dnn.errors import ConfigurationError, DataError, LabelError
 
@@ -283,6 +284,21 @@ def test_a_table_of_several_labels_or_of_numbers(tmp_path):
     )
     assert weighted.weights is not None
     assert weighted.beside["id"].tolist() == [*ROWS]
+
+
+def test_a_table_without_names(tmp_path):
+    table_of(tmp_path, CLASSES.partition("\n")[2])
+    data = dnn.load_image_folder(tmp_path, table="labels.csv")
+    assert data.y.tolist() == [int(n > 5) for n in ROWS]
+    new = read_images(tmp_path / "labels.csv", data.reading, data.image_shape, data.class_names)
+    np.testing.assert_array_equal(new.x, data.x)
+
+
+def test_numbers_of_a_table_with_a_comma_and_rows_without_one(tmp_path):
+    table_of(tmp_path, "name;score\npictures/1.png;1,5\npictures/2.png;NA\npictures/3.png;-2\n")
+    wanted = {"target": "score", "missing": ["NA"], "decimal": ",", "skip_unlabelled": True}
+    data = dnn.load_image_folder(tmp_path, table="labels.csv", **wanted)
+    assert (data.y.tolist(), data.images[:, 0, 0, 0].tolist()) == ([[1.5], [-2]], [20, 60])
 
 
 @pytest.mark.parametrize(

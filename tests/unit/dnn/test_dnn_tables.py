@@ -419,6 +419,15 @@ def test_marks_of_missing_cells_may_look_like_parts_of_numbers(
     np.testing.assert_array_equal(data.x, [[1.5], [np.nan]])
 
 
+def test_a_mark_that_is_a_number_is_one_however_it_is_written(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,b,y\n-999.0,1,p\n2,-999,q\n-9.99e2,0,q\n")
+    data = dnn.load_csv(path, missing=["-999"])
+    np.testing.assert_array_equal(data.x, [[np.nan, 1], [2, np.nan], [np.nan, 0]])
+    columns = {"a": np.array([-999.0, 2, -999]), "b": [1, -999, 0], "y": ["p", "q", "q"]}
+    np.testing.assert_array_equal(dnn.load_table(columns, missing=["-999"]).x, data.x)
+    np.testing.assert_array_equal(read_rows(columns, data.columns, 2).x, data.x)
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_texts_in_utf_16_are_read_and_other_files_named(compressed: bool, tmp_path: Path) -> None:
     pack = gzip.compress if compressed else bytes
@@ -459,6 +468,29 @@ def test_a_label_that_is_neither_0_nor_1_is_named_with_its_line(tmp_path: Path) 
         dnn.load_csv(path, ["p", "q"])
 
 
+@pytest.mark.parametrize(
+    ("label", "options", "words"),
+    [
+        ([], {}, "label = ..: name a column"),
+        (-1, {"target": []}, "target = ..: name a column"),
+        (["p", "p"], {}, "label: 'p' is there twice"),
+        (-1, {"target": ["p", 1]}, "target: 'p' is there twice"),
+        (-1, {"target": "p", "categories": ["p"]}, "'p' is a target, a number, and among categ"),
+        (-1, {"target": "p", "dates": ["p"]}, "'p' is a target, a number, and among dates"),
+        (-1, {"weight": "p", "categories": ["p"]}, "'p' is the weight of a sample, a number, and"),
+    ],
+)
+def test_columns_have_one_use(label: Any, options: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        dnn.load_csv(written(tmp_path, "a,p,q\n1,1,0\n2,0,1\n"), label, **options)
+
+
 def test_a_table_has_a_label_or_a_target(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="target and label: give one"):
         dnn.load_csv(written(tmp_path, "a,p,q\n1,1,true\n"), "q", target="p")
+
+
+def test_new_rows_of_texts_have_no_names_where_the_table_had_none(tmp_path: Path) -> None:
+    data = dnn.load_csv(written(tmp_path, "p,x,u\nq,y,v\n"), header=False)
+    rows = read_rows(written(tmp_path, "q,x\np,y\n", "new.csv"), data.columns, 2)
+    assert rows.x.tolist() == [[1, 0], [0, 1]]

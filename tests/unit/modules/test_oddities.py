@@ -85,7 +85,7 @@ def test_a_zero_is_a_zero_whatever_its_sign() -> None:
 
 
 def write(folder: Path, labels: list[Any], repeats: int = 1) -> None:
-    rows = [f"{i},{i * i % 17},{label}" for i, label in enumerate(labels)] * repeats
+    rows = [f"{2 * i},{i * i % 17},{label}" for i, label in enumerate(labels)] * repeats
     (folder / "mine.csv").write_text("\n".join(["a,b,kind", *rows]) + "\n")
 
 

@@ -96,7 +96,7 @@ def test_classes_are_weighted_by_name_with_mean_1() -> None:
     assert np.asarray(balanced).tolist() == pytest.approx([0.625] * 8 + [2.5] * 2)
     by_name = SplitData(data, data, class_weight={"yes": 4.0}).training.weights
     assert np.asarray(by_name).tolist() == pytest.approx([0.625] * 8 + [2.5] * 2)
-    with pytest.raises(EvaluationError, match=r"no class 'maybe' \(it has no, yes"):
+    with pytest.raises(EvaluationError, match=r"no class 'maybe' \(it has 'no', 'yes'"):
         SplitData(data, data, class_weight={"maybe": 1.0})
     train_part, _ = prepared(homes(), rounds(homes()).jobs[0])
     with pytest.raises(EvaluationError, match="class_weight is of classes, and homes is for reg"):
@@ -213,7 +213,7 @@ def test_weights_of_a_class_that_is_not_there_are_found_before_the_run() -> None
     given = {"dataset": "csv", "path": str(WORKFLOWS / "penguins.csv"), "reading": reading}
     options = trainer.Options.model_validate({**given, "class_weight": {"Gento": 2.0}})
     problem, _ = trainer.look_at_data(options, Path())
-    assert "penguins has no class 'Gento' (it has Adelie, Chinstrap, Gentoo)" in problem
+    assert "penguins has no class 'Gento' (it has 'Adelie', 'Chinstrap', 'Gentoo')" in problem
 
 
 def test_labels_are_balanced_alone_and_in_a_lease() -> None:
