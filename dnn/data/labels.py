@@ -56,7 +56,8 @@ def classes_of(labels: Array, where: str, remedy: str = "") -> int:
     row = int(labels.argmax())
     most = max(_MOST_CLASSES, len(labels))
     if labels[row] >= most:
-        message = f"label {labels[row]:.10g} in row {row} is too large: {len(labels):,} rows"
+        label = f"{labels[row]:.10g}" if labels.dtype.kind == "f" else labels[row]
+        message = f"label {label} in row {row} is too large: {len(labels):,} rows"
         raise LabelError(f"{where}{message} have {most:,} classes at most{remedy}", row)
     return int(labels[row]) + 1
 

@@ -75,12 +75,15 @@ def compiled(cupy: Any, index: int, kernel: Kernel) -> Any:
 def resident_blocks(cupy: Any, index: int, kernel: Kernel) -> int:
     """Return how many blocks of a kernel a processor of a GPU has at once.
 
-    That depends on the registers of its threads and on its shared memory.
+    That depends on the registers of its threads and on its shared memory. Of a function that CUDA
+    has not loaded, such as one that counts its calls, it is 1.
     """
-    function = compiled(cupy, index, kernel)
+    loaded = getattr(compiled(cupy, index, kernel).kernel, "ptr", None)
+    if loaded is None:
+        return 1
     with cupy.cuda.Device(index):
         occupancy = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
-        return max(1, int(occupancy(function.kernel.ptr, THREADS, 0)))
+        return max(1, int(occupancy(loaded, THREADS, 0)))
 
 
 class Launcher:

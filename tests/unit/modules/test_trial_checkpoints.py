@@ -97,6 +97,18 @@ def test_a_longer_budget_goes_on_from_a_shorter_one(
         assert parts.epochs - before == 31
 
 
+def test_metrics_that_the_shorter_training_was_not_asked_for_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    long = {**POINT, "epochs": 8}
+    asked = {"metrics": ["auc"]}
+    whole = Trials(monkeypatch, tmp_path / "never", **asked, checkpoints=None).alone(long)
+    Trials(monkeypatch, tmp_path / "kept").alone({**POINT, "epochs": 5})
+    metrics, curve = Trials(monkeypatch, tmp_path / "kept", **asked).alone(long)
+    assert (metrics, curve) == whole
+    assert all("auc" in point for _, point in curve)
+
+
 def test_epochs_that_are_done_are_not_trained_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
