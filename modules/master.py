@@ -128,8 +128,9 @@ class Preview:
 
 def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
     """Return what this machine lacks to log trials as asked, and what to do; None if nothing."""
+    installed = Path(__file__).parents[1]  # reporters are no files of a user's folder
     for name in options.log:
-        lacks = getattr(load_plugin(name, Path(), "reporters"), "missing_here", None)
+        lacks = getattr(load_plugin(name, installed, "reporters"), "missing_here", None)
         found: tuple[str, str] | None = lacks() if callable(lacks) else None
         if found is not None:
             return found

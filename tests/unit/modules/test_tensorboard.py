@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -243,3 +244,12 @@ def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     lack, remedy = master.missing_here(given, None) or ("", "")
     assert "not_installed_here" in lack
     assert remedy == 'pip install "diel[tensorboard]"'
+
+
+def test_what_a_reporter_lacks_is_asked_without_the_current_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = master.Options.model_validate({"space": {"epochs": [1]}, "log": ["tensorboard"]})
+    master.missing_here(options, None)
+    assert str(tmp_path) not in sys.path

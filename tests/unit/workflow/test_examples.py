@@ -23,11 +23,12 @@ def test_all_files_in_workflows_are_listed_with_a_sentence(
     assert found["hello"].text == "Two modules exchange tuples."
     assert [path.name for path in found["ensemble"].needs] == ["ensemble.c", "ensemble.py"]
     assert found["digits_grid"].needs == ()
-    top = ROOT / "workflows"
     needed = {
-        path.relative_to(top).parts[0] for example in found.values() for path in example.needs
+        path.relative_to(example.file.parent).parts[0]
+        for example in found.values()
+        for path in example.needs
     }
-    beside = {path.name for path in top.iterdir() if path.suffix != ".toml"}
+    beside = {path.name for path in (ROOT / "workflows").iterdir() if path.suffix != ".toml"}
     assert needed == beside - {"__pycache__"}  # of whatever imported a file there
     assert status_of("examples") == 0
     assert "Two modules exchange tuples." in capsys.readouterr().out

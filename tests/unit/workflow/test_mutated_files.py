@@ -125,6 +125,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("mutated")
     for file in (*WORKFLOWS.glob("*.py"), *WORKFLOWS.glob("*.csv")):
         shutil.copy(file, folder)
+    shutil.copytree(WORKFLOWS / "digit_images", folder / "digit_images")
     for page in PAGES:
         text = (ROOT / page).read_text()
         for name, body in re.findall(r"```python\n# (\S+\.py)\n(.*?)```", text, re.S):
