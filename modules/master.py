@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from diel import installed_plugins, load_plugin
+from diel import installed_plugins
 from diel.errors import ModuleFailed
 
 from .attributes import unread_of_strategy
@@ -128,9 +129,10 @@ class Preview:
 
 def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
     """Return what this machine lacks to log trials as asked, and what to do; None if nothing."""
-    installed = Path(__file__).parents[1]  # reporters are no files of a user's folder
     for name in options.log:
-        lacks = getattr(load_plugin(name, installed, "reporters"), "missing_here", None)
+        where, _, attribute = installed_plugins("reporters")[name].value.partition(":")
+        reporter: Any = import_module(where)  # never a file of the current directory
+        lacks = getattr(getattr(reporter, attribute, reporter), "missing_here", None)
         found: tuple[str, str] | None = lacks() if callable(lacks) else None
         if found is not None:
             return found
