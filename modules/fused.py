@@ -56,6 +56,17 @@ def curve_epochs(epochs: int) -> frozenset[int]:
     return frozenset((*(epoch for epoch in early if epoch <= epochs), *range(16, epochs + 1, 16)))
 
 
+def shown_epochs(
+    report: Report | None, epochs: int, patience: int | None = None
+) -> Collection[int]:
+    """Return after which epochs a training has its metrics: for its curve, a rule, or patience."""
+    if report is None:
+        return ()
+    if patience is not None or (report.may_be_stopped and report.judged_at is None):
+        return range(1, epochs + 1)
+    return curve_epochs(epochs).union(epoch for epoch in report.judged_at or () if epoch <= epochs)
+
+
 def estimated_time_s(
     history: History,
     epoch_s: float | None = None,
@@ -182,14 +193,12 @@ class FusedTrainings:
         wanted, epochs = training.wanted, training.epochs
         plan = self._plan.of(self._rounds.jobs[training.number])
         name = checkpoints.name(wanted, training.seed, self._rounds[training.number], plan)
-        shown = self._shown(epochs, plan) if len(self._rounds) == 1 else ()
+        if training.report.judge is not None:
+            return replace(training, name=name)  # others of its cohort begin: it is judged as they
+        report = training.report if len(self._rounds) == 1 else None
+        shown = shown_epochs(report, epochs, plan.patience)
         resumed = checkpoints.find(name, epochs, shown, plan.patience)
         return replace(training, name=name, resumed=resumed)
-
-    @staticmethod
-    def _shown(epochs: int, plan: TrialPlan) -> Collection[int]:
-        """Return after which epochs of a training a curve has its metrics."""
-        return curve_epochs(epochs) if plan.patience is None else range(1, epochs + 1)
 
     def _train_in_parts(
         self, key: tuple[Any, ...], trainings: Sequence[_Training]
@@ -254,7 +263,8 @@ class FusedTrainings:
         # In a plan either all rows make the choice, or none do.
         plan = self._plan.of(jobs[0])
         rules = [rule for _ in trainings if (rule := plan.rule()) is not None]
-        points = self._shown(most, plan) if len(self._rounds) == 1 else ()
+        first = trainings[0].report
+        points = shown_epochs(first if len(self._rounds) == 1 else None, most, plan.patience)
         curves: list[Reports] = [[] for _ in trainings]
         before = trainings[0].done
         if before:
@@ -266,11 +276,19 @@ class FusedTrainings:
             done = before + epoch + 1
             many = f"{len(active)} networks" if len(active) > 1 else "a network"
             text = f"{many}, epoch {done} of {most}"
-            trainings[0].report.progress(done, most, text)
+            first.progress(done, most, text)
             if done in points:
                 for k, history in zip(active, histories, strict=True):
                     metrics = _metrics(history.validation[-1], done * alone_s, wanted[k])
                     curves[k].append((done, metrics))
+                if first.judge is not None:
+                    reported = {trainings[k].report.trial: curves[k][-1][1] for k in active}
+                    losers = first.judge(done, reported)
+                    for k, history in zip(active, histories, strict=True):
+                        # At its end a training has nothing left that it could be spared.
+                        goes_on = done < trainings[k].epochs and history.stopped is None
+                        if goes_on and trainings[k].report.trial in losers:
+                            trainings[k].report.stop()
             return [k for k in active if trainings[k].report.check_stop()]
 
         def keep() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from .pareto import ParetoFront
 from .space import Parameters, Space
 from .strategies import (
     MOST_COUNTED,
+    Cutoffs,
     Lagged,
     Strategy,
     Wait,
@@ -209,6 +210,25 @@ class Search:
                 "dictionary of parameters, WAIT, or None for no more"
             )
         return asked
+
+    @property
+    def wants_reports(self) -> bool:
+        """Whether intermediate metrics are of use to the strategy, or to a rule."""
+        if isinstance(self.strategy, Lagged):
+            return self.strategy.rule is not None
+        return hasattr(self.strategy, "report")
+
+    def cohorts(self, trials: Sequence[int]) -> tuple[list[Cutoffs], list[int]] | None:
+        """Return what trials are judged by where they are trained together.
+
+        None where only the strategy itself can judge, and for trials that were enqueued, which end
+        by themselves.
+        """
+        cohorts = getattr(self.strategy, "cohorts", None)
+        if cohorts is None or any(map(self.is_enqueued, trials)):
+            return None
+        found: tuple[list[Cutoffs], list[int]] | None = cohorts([*map(self.place, trials)])
+        return found
 
     def report(self, trial: int, step: int, metrics: Mapping[str, Any]) -> bool:
         """Record intermediate metrics; True if the trial is to be stopped.

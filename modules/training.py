@@ -15,7 +15,7 @@ from diel import __version__
 from .checkpoints import Checkpoints, seed_of_point
 from .compute import Compute
 from .evaluation import PreparedSplits, SplitData, errors_of_groups, means
-from .fused import FusedTrainings, best_epoch, curve_epochs, estimated_time_s
+from .fused import FusedTrainings, best_epoch, estimated_time_s, shown_epochs
 from .hyperparameters import (
     Hyperparameters,
     batch_size_of,
@@ -107,7 +107,7 @@ class NetworkTrainer:
 
         def train_split(number: int, repeat: int) -> dict[str, Any]:
             # As if it were trained with others: whether it is depends on the trials of its lease.
-            is_alone = report.may_be_stopped or scheme is not None
+            is_alone = scheme is not None or (report.may_be_stopped and not self._is_one_training)
             epoch_s = None if is_alone else together.epoch_s(wanted, number)
             is_test, done = jobs[number].is_test, of_seeds[repeat]
             return train(
@@ -137,6 +137,10 @@ class NetworkTrainer:
                 if not report(number + 1, **so_far):
                     return so_far
         return self._evaluated(of_seeds)
+
+    @property
+    def _is_one_training(self) -> bool:
+        return len(self._rounds) * self._plan.seeds == 1
 
     def _data_of(self, wanted: Hyperparameters) -> tuple[PreparedSplits, FusedTrainings]:
         """Return the rows of each training, as the loss takes their targets, and who fuses them."""
@@ -188,6 +192,8 @@ class NetworkTrainer:
         ]
         if len(fused) * len(self._rounds) * self._plan.seeds < 2:
             return [None] * len(trials)
+        if trials[0][1].judge is not None and not self._is_one_training:
+            return [None] * len(trials)  # whose reports are of one split after the other
         found: list[dict[str, Any] | None] = [None] * len(trials)
         for are_counts in sorted({wanted[place].are_counts for place in fused}):
             places = [place for place in fused if wanted[place].are_counts is are_counts]
@@ -380,11 +386,13 @@ def train(
     wanted = Hyperparameters.model_validate(dict(parameters))
     model = _model(wanted, seed, data, table, compute, scheme, start)
     most, rule = epochs or wanted.epochs, plan.rule()
-    shown = _shown(report, most, rule)
+    shown = shown_epochs(report, most, plan.patience)
     reported: Reports = []
     callbacks: list[Callback] = []
     if report is not None:
-        callbacks.append(_epoch_reports(report, wanted, data, epoch_s, shown, reported, plan))
+        callbacks.append(
+            _epoch_reports(report, wanted, data, epoch_s, shown, reported, plan, most, rule)
+        )
         report.total = most
     if checkpoints is not None:
         name = checkpoints.name(wanted, seed, data, plan)
@@ -490,14 +498,6 @@ def _model(
     return model
 
 
-def _shown(report: Report | None, epochs: int, rule: EarlyStopping | None) -> Collection[int]:
-    """Return after which epochs a training reports its metrics."""
-    if report is None:
-        return ()
-    each = report.may_be_stopped or rule is not None
-    return range(1, epochs + 1) if each else curve_epochs(epochs)
-
-
 def _epoch_reports(
     report: Report,
     wanted: Hyperparameters,
@@ -506,8 +506,14 @@ def _epoch_reports(
     shown: Collection[int],
     reported: Reports,
     plan: TrialPlan,
+    epochs: int,
+    patience: EarlyStopping | None,
 ) -> Callback:
-    """Return a callback that reports the metrics after the epochs `shown`, and adds them there."""
+    """Return a callback that reports the metrics after the epochs `shown`, and adds them there.
+
+    A training that is at its end, after so many `epochs` or by `patience`, has nothing left that it
+    could be spared: no verdict is asked for.
+    """
     from dnn import Callback
 
     class EpochReports(Callback):
@@ -523,6 +529,11 @@ def _epoch_reports(
             time_s = estimated_time_s(history, epoch_s, batch_size_of(wanted))
             metrics = known_metrics({**metrics, "training_time_s": time_s}, wanted.named_loss)
             reported.append((done, metrics))
+            is_over = patience is not None and patience.waited >= patience.patience
+            if report.judged_at is not None and (done == epochs or is_over):
+                report.curve.add(done, metrics)
+                report.show(done)
+                return None
             return None if report(done, **metrics) else "stopped by the sweep"
 
     return EpochReports()

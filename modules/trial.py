@@ -30,6 +30,8 @@ Metrics: TypeAlias = "dict[str, Any]"
 Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
 OnReport: TypeAlias = "Callable[[int, int, Metrics], bool]"
 """Takes a trial, a step and metrics; returns whether the trial shall go on."""
+Judge: TypeAlias = "Callable[[int, Mapping[int, Metrics]], Collection[int]]"
+"""Takes a step and the metrics of trials that have come to it together; returns those to end."""
 IsToStop: TypeAlias = "Callable[[int], bool]"
 """Returns whether a trial has been requested to end; cheap enough to be called each step."""
 ShowProgress: TypeAlias = "Callable[[float, float | None, str], None]"
@@ -122,6 +124,8 @@ class Trial(NamedTuple):
     """As `trial_seed` gives it."""
     attempt: int = 1
     """From 1: how often it has been run, this time included."""
+    judged_at: tuple[int, ...] | None = None
+    """The steps at which a rule needs its reports, where it says so."""
 
 
 class LearningCurve:
@@ -191,6 +195,11 @@ class Report:
         The metrics that were reported last.
     curve : LearningCurve
         The metrics that were reported, by step.
+    judge : function or None
+        Takes the reports of trials that are trained together, in place of a call for each.
+    judged_at : tuple of int or None
+        The steps at which the rule that may stop the trial needs a report; None if that is not
+        known.
     progress : function
         Shows how far something is that takes long: ``progress(done, total, text)``.
     total : int or None
@@ -209,6 +218,8 @@ class Report:
         "communicator",
         "curve",
         "folder",
+        "judge",
+        "judged_at",
         "metrics",
         "options",
         "progress",
@@ -231,7 +242,10 @@ class Report:
         on_report: OnReport | None = None,
         progress: ShowProgress | None = None,
         is_to_stop: IsToStop | None = None,
+        judge: Judge | None = None,
+        judged_at: tuple[int, ...] | None = None,
     ) -> None:
+        self.judge, self.judged_at = judge, judged_at
         self.trial = trial
         self.seed = seed
         self.attempt = attempt
@@ -273,7 +287,11 @@ class Report:
         self.metrics = metrics
         self.curve.add(step, metrics)
         self.show(step)
-        if self._on_report is not None and not self._is_stopped:
+        if self._is_stopped:
+            return False
+        if self.judge is not None:
+            self._is_stopped = self.trial in self.judge(step, {self.trial: sound_metrics(metrics)})
+        elif self._on_report is not None:
             self._is_stopped = not self._on_report(self.trial, step, sound_metrics(metrics))
         return not self._is_stopped
 
@@ -289,10 +307,14 @@ class Report:
             self._is_stopped = self._is_to_stop(self.trial)
         return self._is_stopped
 
+    def stop(self) -> None:
+        """Have the trial end early."""
+        self._is_stopped = True
+
     @property
     def may_be_stopped(self) -> bool:
         """Whether a rule may stop the trial early: if not, some reports will do for its curve."""
-        return self._on_report is not None
+        return self._on_report is not None or self.judge is not None
 
     @property
     def is_stopped(self) -> bool:

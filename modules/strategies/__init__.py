@@ -15,7 +15,16 @@ import pkgutil
 
 from .strategy import MOST_COUNTED, WAIT, Grid, Random, Strategy, Wait
 from .cross_entropy import CrossEntropy
-from .stopping import Halving, Lagged, Median, StoppingRule, StrategyWithRule, with_rule
+from .stopping import (
+    Cohort,
+    Cutoffs,
+    Halving,
+    Lagged,
+    Median,
+    StoppingRule,
+    StrategyWithRule,
+    with_rule,
+)
 from .optuna_search import OptunaSearch
 from .catalogue import RULES, STRATEGIES, check_strategy, is_known, make_rule, make_strategy
 
@@ -27,7 +36,9 @@ __all__ = [
     "RULES",
     "STRATEGIES",
     "WAIT",
+    "Cohort",
     "CrossEntropy",
+    "Cutoffs",
     "Grid",
     "Halving",
     "Lagged",

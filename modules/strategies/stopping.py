@@ -2,7 +2,9 @@
 
 A rule says for every step at which trials report what score is good enough to go on: a *cutoff*.
 The verdict on a trial is a pure function of its own reports and the cutoffs, so it can be given
-from the current cutoffs (`StrategyWithRule`) or from those of an earlier moment (`Lagged`).
+from the current cutoffs (`StrategyWithRule`) or from those of an earlier moment (`Lagged`). What a
+rule judges by can be sent as plain data (`Cutoffs`): trials that are trained together are judged
+where they train, by a `Cohort`, and nobody waits for an answer.
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Annotated, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Annotated, Any, Final, Protocol
 
 from pydantic import Field
 
 from ..space import Parameters
-from .catalogue import stopping_rule, strategy
+from .catalogue import make_rule, stopping_rule, strategy
 from .strategy import WAIT, Random, Strategy, Wait
 
+_MOST_STEPS: Final = 2**31
 WINDOW = 4096
 """How many scores are kept at most: a rule costs the same after any number of trials."""
 
@@ -45,6 +50,11 @@ class Window:
         """Return the `place`-th largest number; place 1 is the largest."""
         return self._sorted[-place]
 
+    def from_largest(self, first: int, last: int) -> list[float]:
+        """Return the numbers from the `first`-th largest to the `last`-th, as far as there are."""
+        end = len(self._sorted)
+        return self._sorted[max(end - last, 0) : end - first + 1][::-1]
+
     def quantile(self, fraction: float) -> float:
         """Return a quantile, linear between two numbers, as `numpy.quantile` does."""
         position = fraction * (len(self._sorted) - 1)
@@ -57,22 +67,45 @@ class Window:
 History = Sequence[tuple[int, float]]
 """The reports of a trial so far: step and score, larger scores better, steps rising."""
 
-Cutoffs = Callable[[int], float]
+Cutoff = Callable[[int], float]
 """From a step to the least score that goes on there; minus infinity where all go on."""
+
+
+@dataclass(frozen=True)
+class Cutoffs:
+    """What a rule judges by at one moment: plain data, which later reports do not change."""
+
+    rule: Mapping[str, Any]
+    """The table of the rule, from which `make_rule` makes one that judges alike."""
+    numbers: Mapping[int, Sequence[float]]
+    """By step, the numbers from which `StoppingRule.least` has the cutoff."""
 
 
 class StoppingRule(Protocol):
     """Decides whether a trial is stopped early."""
 
+    @property
+    def steps(self) -> Sequence[int]:
+        """The steps at which a report may end a trial, ascending; empty if all steps may."""
+        ...
+
     def cutoff(self, step: int) -> float:
         """Return the least score that goes on at a step, by the reports so far."""
         ...
 
-    def frozen(self) -> Cutoffs:
-        """Return the cutoffs of this moment, which later reports will not change."""
+    def frozen(self, together: int = 1) -> Cutoffs:
+        """Return what to judge so many trials by that are trained together from now on."""
         ...
 
-    def stops(self, history: History, cutoffs: Cutoffs) -> bool:
+    def least(self, numbers: Sequence[float], scores: Sequence[float]) -> float:
+        """Return the least score that goes on at a step.
+
+        `numbers` are those of `Cutoffs` for the step, empty if it has none, and `scores` those of
+        the trials there that are trained together, without NaN.
+        """
+        ...
+
+    def stops(self, history: History, cutoff: Cutoff) -> bool:
         """Whether the last report of a trial ends it."""
         ...
 
@@ -85,13 +118,44 @@ class StoppingRule(Protocol):
         ...
 
 
+class Cohort:
+    """Trials that are trained together, and judged where they train: by cutoffs and each other."""
+
+    def __init__(self, cutoffs: Cutoffs) -> None:
+        self._rule, self._numbers = make_rule(cutoffs.rule), cutoffs.numbers
+        self._histories: dict[int, list[tuple[int, float]]] = {}
+        self._scores: dict[int, list[float]] = {}
+
+    @property
+    def steps(self) -> Sequence[int]:
+        """As `StoppingRule.steps`."""
+        return self._rule.steps
+
+    def report(self, step: int, scores: Mapping[int, float]) -> set[int]:
+        """Record the scores of trials that have come to a step; return those that are to end.
+
+        All trials that are there are compared with each other, those of earlier calls included.
+        """
+        there = self._scores.setdefault(step, [])
+        there += (score for score in scores.values() if score == score)
+        for trial, score in scores.items():
+            self._histories.setdefault(trial, []).append((step, score))
+
+        def cutoff(step: int) -> float:
+            return self._rule.least(self._numbers.get(step, ()), self._scores.get(step, ()))
+
+        return {trial for trial in scores if self._rule.stops(self._histories[trial], cutoff)}
+
+
 @stopping_rule("halving")
 class Halving:
     """Asynchronous successive halving: at each rung one trial in `reduction` goes on.
 
     Rungs are at steps ``min_steps * reduction**i``. A trial that reaches one goes on if its score
     is among the best ``1 / reduction`` of all that have reached it; no trial waits for others.
-    The first trials at a rung go on only if they are the best so far.
+    The first trials at a rung go on only if they are the best so far. Trials that are trained
+    together come to a rung at once: each is compared with all others and with all before them, so
+    that of a first cohort the best ``1 / reduction`` go on.
 
     Parameters
     ----------
@@ -120,6 +184,12 @@ class Halving:
         # Scores at each rung, by its step.
         self._rungs: dict[int, Window] = {}
 
+    @property
+    def steps(self) -> Sequence[int]:
+        """The steps of all rungs that a trial may reach."""
+        rungs = (self._min_steps * self._reduction**place for place in range(_MOST_STEPS))
+        return [*takewhile(lambda step: step <= _MOST_STEPS, rungs)]
+
     def cutoff(self, step: int) -> float:
         """Return the least score that is promoted at a rung, by the scores that are there."""
         rung = self._rungs.get(step)
@@ -128,15 +198,35 @@ class Halving:
         promoted = max((len(rung) + 1) // self._reduction, 1)
         return rung.largest(promoted)
 
-    def frozen(self) -> Cutoffs:
-        """Return the cutoffs of this moment."""
-        cutoffs = {step: self.cutoff(step) for step in self._rungs}
-        return lambda step: cutoffs.get(step, -math.inf)
+    def frozen(self, together: int = 1) -> Cutoffs:
+        """Return, of each rung, how many scores there are, and those between which a cutoff lies.
 
-    def stops(self, history: History, cutoffs: Cutoffs) -> bool:
+        So many trials move the cutoff by no more than their number of places, up or down.
+        """
+        table = {"rule": "halving", "min_steps": self._min_steps, "reduction": self._reduction}
+        numbers = {}
+        for step, rung in self._rungs.items():
+            first = max(len(rung) // self._reduction - together + 1, 1)
+            last = max((len(rung) + together) // self._reduction, 1)
+            numbers[step] = [len(rung), first - 1, *rung.from_largest(first, last)]
+        return Cutoffs(table, numbers)
+
+    def least(self, numbers: Sequence[float], scores: Sequence[float]) -> float:
+        """Return the least score that is promoted, of those before and of those trained together.
+
+        `numbers` are how many scores there were before, how many of these are larger than those
+        that follow, and the ones around the cutoff, the largest first.
+        """
+        count, larger, *before = numbers or (0, 0)
+        promoted = max(int(count + max(len(scores), 1)) // self._reduction, 1)
+        others = sorted([*before, *scores], reverse=True)
+        place = promoted - int(larger)
+        return others[place - 1] if place <= len(others) else -math.inf
+
+    def stops(self, history: History, cutoff: Cutoff) -> bool:
         """Whether the last report falls short at a rung that it reaches."""
         score = history[-1][1]
-        return any(not score >= cutoffs(step) for step in self._reached(history))
+        return any(not score >= cutoff(step) for step in self._reached(history))
 
     def reported(self, history: History) -> None:
         """Record a report: it counts at the rungs up to the one where it falls short."""
@@ -208,17 +298,26 @@ class Median:
             return -math.inf
         return scores.quantile(self._FRACTION)
 
-    def frozen(self) -> Cutoffs:
-        """Return the cutoffs of this moment."""
-        cutoffs = {step: self.cutoff(step) for step in self._steps}
-        return lambda step: cutoffs.get(step, -math.inf)
+    @property
+    def steps(self) -> Sequence[int]:
+        """Nothing: any report may end a trial."""
+        return ()
 
-    def stops(self, history: History, cutoffs: Cutoffs) -> bool:
+    def frozen(self, together: int = 1) -> Cutoffs:
+        """Return the medians of this moment, however many trials are trained together."""
+        numbers = {step: [self.cutoff(step)] for step in self._steps}
+        return Cutoffs({"rule": "median"}, numbers)
+
+    def least(self, numbers: Sequence[float], scores: Sequence[float]) -> float:
+        """Return the median: a trial that is not completed is compared with no other."""
+        return numbers[0] if numbers else -math.inf
+
+    def stops(self, history: History, cutoff: Cutoff) -> bool:
         """Whether the best score so far is below the cutoff of the last step."""
         scores = [score for _, score in history if score == score]
         if not scores:
-            return cutoffs(history[-1][0]) > -math.inf  # nothing but NaN
-        return max(scores) < cutoffs(history[-1][0])
+            return cutoff(history[-1][0]) > -math.inf  # nothing but NaN
+        return max(scores) < cutoff(history[-1][0])
 
     def reported(self, history: History) -> None:
         """Do nothing: a trial counts once it is completed."""
@@ -263,18 +362,36 @@ class StrategyWithRule:
             self.rule.reported(history)
         return stops
 
+    def cohorts(self, trials: Sequence[int]) -> tuple[list[Cutoffs], list[int]]:
+        """Return what to judge trials by that are trained together, and by which of it each one.
+
+        Trials that have the same cutoffs are compared with each other.
+        """
+        return [self.rule.frozen(len(trials))], [0] * len(trials)
+
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
         """Record the score of a trial; None if it failed or was stopped."""
         history = self._histories.pop(trial, [])
         self._taken.pop(trial, None)
         if score is not None:
             self.rule.completed(history)
-        self.strategy.tell(trial, parameters, score)
+        _tell(self.strategy, trial, parameters, history, score)
 
     def add(self, parameters: Parameters, score: float) -> None:
         """Take a score of a point that was not asked for."""
         if (add := getattr(self.strategy, "add", None)) is not None:
             add(parameters, score)
+
+
+def _tell(
+    strategy: Strategy, trial: int, parameters: Parameters, history: History, score: float | None
+) -> None:
+    """Tell a strategy the score of a trial, and its reports if it learns from these."""
+    if (tell_curve := getattr(strategy, "tell_curve", None)) is None:
+        strategy.tell(trial, parameters, score)
+    else:
+        reports = [report for report in history if report[1] == report[1]]
+        tell_curve(trial, parameters, reports, score)
 
 
 def extended(history: list[tuple[int, float]], step: int, score: float) -> list[tuple[int, float]]:
@@ -330,8 +447,20 @@ class Lagged:
             return False
         history = extended(self._histories.setdefault(trial, []), step, score)
         # Without an entry the trial is replayed from a record: its verdict is known.
-        cutoffs = self._cutoffs.get(trial)
-        return cutoffs is not None and self.rule.stops(history, cutoffs)
+        cutoffs, rule = self._cutoffs.get(trial), self.rule
+        return cutoffs is not None and rule.stops(
+            history, lambda step: rule.least(cutoffs.numbers.get(step, ()), ())
+        )
+
+    def cohorts(self, trials: Sequence[int]) -> tuple[list[Cutoffs], list[int]] | None:
+        """Return the cutoffs of each trial; None without a rule.
+
+        Which trials are trained together depends on the number of trainers, so none is compared
+        with another of them.
+        """
+        if self.rule is None or any(trial not in self._cutoffs for trial in trials):
+            return None
+        return [self._cutoffs[trial] for trial in trials], [*range(len(trials))]
 
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
         """Keep a score until all earlier trials have been recorded."""
@@ -350,7 +479,7 @@ class Lagged:
                 self.rule.reported(history[:length])
             if score is not None:
                 self.rule.completed(history)
-        self.strategy.tell(trial, parameters, score)
+        _tell(self.strategy, trial, parameters, history, score)
 
 
 def with_rule(strategy: Strategy, rule: StoppingRule | None, lag: int | None) -> Strategy:

@@ -98,8 +98,10 @@ class Dispatcher:
             grant = self._queue.take(count)
             if grant is None:
                 return
+            cutoffs, cohorts = self._search.cohorts(range(grant.start, grant.stop)) or (None, None)
             lease = Lease(
-                self._session, grant.lease, grant.start, grant.stop, points, grant.attempt
+                *(self._session, grant.lease, grant.start, grant.stop, points, grant.attempt),
+                *(cutoffs, cohorts),
             )
             if taker == _OWN_TRAINERS:
                 self._tuples.tput(self._tags.lease, lease)

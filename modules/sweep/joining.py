@@ -30,7 +30,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -45,6 +45,7 @@ from diel import (
 )
 from diel.errors import ModuleFailed
 
+from ..strategies import Cutoffs
 from ..trial import check_metrics, sound_metrics
 from .ledger import MOST_TRIALS, as_numbers, encode
 from .messages import IntermediateReport, Lease, Outcome, SweepOrder
@@ -211,6 +212,7 @@ def order_message(order: SweepOrder, term: int) -> Message:
         "term": term,
         "seed": order.seed,
         "wants_reports": order.wants_reports,
+        "objective": order.objective,
         "quarantined": sorted(order.quarantined),
         "not_to_try": sorted(order.not_to_try),
     }
@@ -228,10 +230,18 @@ def order_of(message: Message, session: str, run_session: str) -> SweepOrder:
         as_integer(message["seed"], -math.inf, math.inf),
         None,
         wants_reports=message["wants_reports"] is True,
+        objective=_objective_in(message.get("objective")),
         quarantined=trials_in(message["quarantined"]),
         not_to_try=trials_in(message["not_to_try"]),
         run_session=run_session,
     )
+
+
+def _objective_in(given: Any) -> tuple[str, bool] | None:
+    if given is None:
+        return None
+    text, maximise = given
+    return str(text), maximise is True
 
 
 def trials_in(numbers: Any) -> frozenset[int]:
@@ -242,7 +252,11 @@ def trials_in(numbers: Any) -> frozenset[int]:
 def lease_message(lease: Lease) -> Message:
     """Return the message that gives a lease, whose points are known."""
     fields = {"number": lease.number, "start": lease.start, "points": lease.points}
-    return {"lease": {**fields, "attempt": lease.attempt}}
+    judged: Message = {}
+    if lease.cutoffs is not None:
+        cutoffs = [vars(each) for each in lease.cutoffs]
+        judged = {"cutoffs": cutoffs, "cohorts": lease.cohorts}
+    return {"lease": {**fields, "attempt": lease.attempt, **judged}}
 
 
 def lease_of(message: Message, session: str) -> Lease:
@@ -252,7 +266,20 @@ def lease_of(message: Message, session: str) -> Lease:
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         raise ValueError("points of a lease are tables")
     number, attempt = as_integer(given["number"], 0), as_integer(given["attempt"], 1)
-    return Lease(session, number, start, start + len(points), points, attempt=attempt)
+    lease = Lease(session, number, start, start + len(points), points, attempt=attempt)
+    if not given.get("cutoffs"):
+        return lease
+    cutoffs = [
+        Cutoffs(
+            each["rule"],
+            {int(step): [*map(float, found)] for step, found in each["numbers"].items()},
+        )
+        for each in given["cutoffs"]
+    ]
+    cohorts = [as_integer(which, 0, len(cutoffs) - 1) for which in given["cohorts"]]
+    if len(cohorts) != len(points):
+        raise ValueError("each trial of a lease has its cutoffs")
+    return replace(lease, cutoffs=cutoffs, cohorts=cohorts)
 
 
 def outcome_message(outcome: Outcome) -> Message:

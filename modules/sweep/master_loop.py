@@ -142,7 +142,6 @@ class _MasterLoop:
         self._trainers = trainers
         self._session = uuid.uuid4().hex
         self._search = plan.search
-        self._wants_reports = hasattr(plan.search.strategy, "report")
         self._queue = TrialQueue(plan.search.size)
         self._saves_models: bool | None = None
         self._known_trainers: set[int] = set()
@@ -224,11 +223,14 @@ class _MasterLoop:
             self._output.add_facts(self._results.computed_by)
 
     def _order(self) -> SweepOrder:
+        objective = self._search.objectives[0]
         return SweepOrder(
             self._session,
             self._plan.seed,
             self._search.strategy if self._search.is_stateless else None,
-            wants_reports=self._wants_reports,
+            wants_reports=self._search.wants_reports,
+            # A function of the user's is called by the master alone.
+            objective=None if objective.is_function else (objective.text, objective.maximise),
             quarantined=self._quarantined,
             not_to_try=self._not_to_try,
             run_session=self._ctx.session,

@@ -6,6 +6,8 @@
             ── "lease" ──────────>                Lease, under a claim; SaveModel; End
             <── "outcome" ────────                Outcome of a lease; IntermediateReport; ModelSaved
             ── "verdict", copy ──>                whether the trial shall go on: a bool
+                                                  (trials that are trained together need neither:
+                                                  their lease has what they are judged by)
             ── "stops" ──────────>                trials that are to end: read, never taken
 
 All tags begin with the group and the trainer's module, so that they lie on one server, where the
@@ -24,6 +26,7 @@ from typing import Any, TypeAlias
 
 from diel import ANY
 
+from ..strategies import Cutoffs
 from ..trial import Trial
 
 Tag: TypeAlias = "tuple[str | int, ...]"
@@ -90,6 +93,8 @@ class SweepOrder:
     """A stateless strategy, which the trainers ask themselves; None for any other."""
     wants_reports: bool = False
     """Whether intermediate reports go to the master, which may stop a trial."""
+    objective: tuple[str, bool] | None = None
+    """The objective, and whether to maximise it, where trainers may judge reports themselves."""
     quarantined: frozenset[int] = frozenset()
     """Trials that may have killed a rank in an earlier session: to be run in another process."""
     not_to_try: frozenset[int] = frozenset()
@@ -112,6 +117,10 @@ class Lease:
     """The parameters of each; None where the strategy gives them."""
     attempt: int = 1
     """From 1: how often these trials have been run, this time included."""
+    cutoffs: list[Cutoffs] | None = None
+    """What trials are judged by that are trained together; None if the master alone can judge."""
+    cohorts: list[int] | None = None
+    """For each trial, which of the cutoffs it has; those with the same ones are compared too."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +156,7 @@ class Outcome:
     facts: dict[str, str] = field(default_factory=dict)
     """Device, precision and versions, as of `Compute.facts`; empty if the trainer has none."""
     reports: dict[int, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
-    """The learning curves of trials that have reported something."""
+    """What trials have reported, but for what the master has had in an `IntermediateReport`."""
     worker: str = ""
     """The worker of another run that ran the trials; empty if this run did."""
 

@@ -39,8 +39,8 @@ _ROWS_AT_ONCE: Final = 1000
 _CURVES: Final = 20_000
 """Most learning curves in a ledger, beside those of trials that are among the best at their end."""
 _MOST_REPORTS: Final = 10_000
-"""Most reports that a ledger keeps of a trial that a rule may stop, which needs them after a
-crash."""
+"""Most reports that a ledger keeps of a trial that a rule may stop, which needs them when the sweep
+is resumed."""
 COMPUTED_BY: Final = "computed_by"
 """Key of a trainer's device facts, in its first record in a session."""
 CURVE: Final = "learning curve"
@@ -65,6 +65,8 @@ class SweepResults:
         self._own = {"trial", *search.space.names}
         self._choices_as_text = choices_as_text(search.space)
         self._reports: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+        # Reports that came with an outcome, of which the search has not been told.
+        self._untold: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         self._wrong_reports: dict[int, str] = {}
         objective = search.objectives[0]
         self.best_rows = BestRows(objective.text, maximise=objective.maximise)
@@ -98,9 +100,7 @@ class SweepResults:
             record["reports"] = [(step, as_numbers(metrics)) for step, metrics in record["reports"]]
         if not self.computed_by and isinstance(record.get(COMPUTED_BY), dict):
             self.computed_by = record[COMPUTED_BY]
-        for step, metrics in record.get("reports", ()):
-            with suppress(ObjectiveError):  # raised for a curve that was reported to no rule
-                self._search.report(record["trial"], step, metrics)
+        self._untold[record["trial"]] = record.get("reports", [])
         restore_choices(record["parameters"], self._choices_as_text)
         return self.add(record)
 
@@ -166,10 +166,14 @@ class SweepResults:
                 record["reason"] = reason
             if is_splits(metrics.get(SPLITS)):
                 record[SPLITS] = metrics.pop(SPLITS)
-            if trial in self._reports:
-                record["reports"] = self._reports.pop(trial)
-            elif trial in outcome.reports and self._keeps_curve(state, metrics):
-                record["reports"] = outcome.reports[trial]
+            reports = outcome.reports.get(trial, [])
+            if self._search.wants_reports:
+                self._untold[trial] = reports
+                reports = [*self._reports.pop(trial, ()), *reports]
+                if reports:
+                    record["reports"] = reports
+            elif reports and self._keeps_curve(state, metrics):
+                record["reports"] = reports
             records.append(record)
         return records
 
@@ -193,6 +197,9 @@ class SweepResults:
         objectives: an earlier version took text for a number.
         """
         trial, state, metrics = record["trial"], record["state"], record["metrics"]
+        for step, reported in self._untold.pop(trial, ()):
+            with suppress(ObjectiveError):  # of a curve, which no rule has asked for
+                self._search.report(trial, step, reported)
         # A parameter that is not there in this point has an empty cell.
         row = {"trial": trial, **self._absent, **record["parameters"], **metrics}
         if not self._own.isdisjoint(metrics):  # a metric is called like a parameter

@@ -30,6 +30,7 @@ from diel.errors import RunStopped, TupleTimeout
 from ..attributes import describe_unknown, unknown_attributes
 from ..trial import (
     IsToStop,
+    Judge,
     LearningCurve,
     OnReport,
     Report,
@@ -82,6 +83,7 @@ class Task:
             trial.number,
             trial.seed,
             trial.attempt,
+            judged_at=trial.judged_at,
             options=self.options,
             folder=self.folder,
             **more,
@@ -205,9 +207,12 @@ class InProcessRunner:
     def _restoring(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function if self.trains_networks else restoring(function)
 
-    def _report(self, trial: Trial, on_report: OnReport | None = None) -> Report:
+    def _report(
+        self, trial: Trial, on_report: OnReport | None = None, judge: Judge | None = None
+    ) -> Report:
         return self._task.report(
             trial,
+            judge=judge,
             comm=self._comm,
             communicator=self.communicator,
             on_report=on_report,
@@ -228,13 +233,16 @@ class InProcessRunner:
             raise ValueError(f"save_model returns the file that it has written, not {file!r:.100}")
         return Path(file)
 
-    def run_together(self, trials: Sequence[Trial]) -> list[TrialResult | None]:
+    def run_together(
+        self, trials: Sequence[Trial], judge: Judge | None = None
+    ) -> list[TrialResult | None]:
         """Run neighbouring trials at once; None for those that have to be run alone.
 
-        An error may be that of a single trial, which is found when each runs alone.
+        `judge` says which of them end early. An error may be that of a single trial, which is found
+        when each runs alone.
         """
         self._note(trials[0].number, trials[-1].number + 1)
-        reports = [self._report(trial) for trial in trials]
+        reports = [self._report(trial, judge=judge) for trial in trials]
         try:
             train_together = self._restoring(self._train.train_together)  # type: ignore[attr-defined]
             found = train_together(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 from diel import describe_error
 from diel.errors import TupleTimeout
 
-from ..trial import IsToStop, LearningCurve, OnReport, ShowProgress, Trial, TrialResult, trial_seed
+from ..objective import Objective, ObjectiveError
+from ..strategies import Cohort
+from ..trial import (
+    IsToStop,
+    LearningCurve,
+    Metrics,
+    OnReport,
+    Reports,
+    ShowProgress,
+    Trial,
+    TrialResult,
+    trial_seed,
+)
 from .in_flight import InFlightTrials, RunningCurve, take_left_by_dead
 from .leases import TARGET_S
 from .messages import (
@@ -113,9 +126,11 @@ def run_leases(
             orders = {order.session: order}
             if stops is not None:
                 stops.session = order.session
-            on_report = _report_to_master(ctx, tags, order) if order.wants_reports else None
+            on_report = _ReportsToMaster(ctx, tags, order) if order.wants_reports else None
+            judge = LeaseJudge.of(lease, order)
+            is_judged = judge is not None or on_report is None
             several = (
-                getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and not on_report
+                getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and is_judged
             )
             if quarantine and claim.held_by_dead:
                 numbers = range(lease.start, lease.stop)
@@ -132,6 +147,7 @@ def run_leases(
                     ctx.copy_index,
                     suited_runner,
                     on_report,
+                    judge,
                     together=several,
                     is_to_stop=stops,
                 )
@@ -161,7 +177,8 @@ def _run_lease(
     order: SweepOrder,
     copy_index: int,
     runner: Any,
-    on_report: OnReport | None,
+    on_report: _ReportsToMaster | None,
+    judge: LeaseJudge | None = None,
     *,
     together: bool,
     is_to_stop: IsToStop | None = None,
@@ -172,7 +189,10 @@ def _run_lease(
     if points is None:
         points = [order.strategy.ask(number) for number in numbers]
     trials = [
-        Trial(number, point, trial_seed(order.seed, number), lease.attempt)
+        Trial(
+            *(number, point, trial_seed(order.seed, number), lease.attempt),
+            None if judge is None else judge.steps_of(number),
+        )
         for number, point in zip(numbers, points, strict=True)
     ]
     outcome = Outcome(lease.session, lease.number, lease.start, copy_index, points)
@@ -185,7 +205,7 @@ def _run_lease(
     share_s = 0.0
     if together:
         began_s = ended_s
-        done_together = runner.run_together(trials)
+        done_together = runner.run_together(trials, *() if judge is None else (judge,))
         # Each trial has an equal part of the time that all took together, one after the other.
         done = sum(result is not None for result in done_together)
         share_s = (clock() - began_s) / max(1, done)
@@ -204,8 +224,16 @@ def _run_lease(
         add_metrics(result.metrics)
         add_start(since_1970_s + started_s)
         add_seconds(ended_s - started_s)
-        if result.reports and on_report is None:  # else the master has them
-            outcome.reports[trial.number] = result.reports
+        reports = result.reports
+        if on_report is not None:
+            known: Reports = []
+            last_step = on_report.last_step_of(trial.number)
+            if judge is not None and done_together and done_together[place] is not None:
+                known = judge.reports.get(trial.number, [])
+                last_step = known[-1][0] if known else -math.inf
+            reports = [*known, *(point for point in reports[-1:] if point[0] > last_step)]
+        if reports:
+            outcome.reports[trial.number] = reports
         if result.reason:
             outcome.reasons[trial.number] = result.reason
             details.append((trial.number, result.detail))
@@ -215,6 +243,46 @@ def _run_lease(
             break
     del points[len(outcome.metrics) :]
     return outcome, details
+
+
+class LeaseJudge:
+    """Judges the trials of a lease that are trained together, by what the lease has for that.
+
+    Attributes
+    ----------
+    reports : dict of int to list
+        What each trial has reported.
+    """
+
+    def __init__(self, lease: Lease, objective: Objective) -> None:
+        self._cohorts = [Cohort(cutoffs) for cutoffs in lease.cutoffs or ()]
+        trials = range(lease.start, lease.stop)
+        self._cohort_of = dict(zip(trials, lease.cohorts or (), strict=True))
+        self._objective = objective
+        self.reports: dict[int, Reports] = {}
+
+    @classmethod
+    def of(cls, lease: Lease, order: SweepOrder) -> LeaseJudge | None:
+        """Return the judge of a lease; None if the master alone can judge its trials."""
+        if order.objective is None or lease.cutoffs is None:
+            return None
+        return cls(lease, Objective.parse(*order.objective))
+
+    def steps_of(self, trial: int) -> tuple[int, ...]:
+        """Return the steps at which the rule needs reports of a trial."""
+        return tuple(self._cohorts[self._cohort_of[trial]].steps)
+
+    def __call__(self, step: int, metrics: Mapping[int, Metrics]) -> set[int]:
+        """Record the metrics of trials that have come to a step; return those that are to end."""
+        scores: dict[int, dict[int, float]] = {}
+        for trial, reported in metrics.items():
+            self.reports.setdefault(trial, []).append((step, reported))
+            with suppress(ObjectiveError):  # said of the trial when it ends
+                score = self._objective.score(self._objective.value(reported))
+                of_cohort = scores.setdefault(self._cohort_of[trial], {})
+                of_cohort[trial] = math.nan if score is None else score
+        each = (self._cohorts[cohort].report(step, of) for cohort, of in scores.items())
+        return set().union(*each)
 
 
 class StopRequests:
@@ -254,14 +322,24 @@ def _order(ctx: Context, tags: Tags, session: str) -> SweepOrder | None:
     return order
 
 
-def _report_to_master(ctx: Context, tags: Tags, order: SweepOrder) -> OnReport:
-    def report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
-        made = IntermediateReport(order.session, trial, ctx.copy_index, step, metrics)
-        ctx.tuples.tput(tags.outcome, made)
-        goes_on: bool = ctx.tuples.tget(tags.verdict(ctx.copy_index))
+class _ReportsToMaster:
+    """Sends reports to the master, and waits for its verdicts."""
+
+    def __init__(self, ctx: Context, tags: Tags, order: SweepOrder) -> None:
+        self._ctx, self._tags, self._session = ctx, tags, order.session
+        self._last = (-1, 0)
+
+    def __call__(self, trial: int, step: int, metrics: dict[str, Any]) -> bool:
+        """Send the report of a trial; return whether the trial goes on."""
+        self._last = (trial, step)
+        made = IntermediateReport(self._session, trial, self._ctx.copy_index, step, metrics)
+        self._ctx.tuples.tput(self._tags.outcome, made)
+        goes_on: bool = self._ctx.tuples.tget(self._tags.verdict(self._ctx.copy_index))
         return goes_on
 
-    return report
+    def last_step_of(self, trial: int) -> float:
+        """Return the last step that a trial has reported; minus infinity if none."""
+        return self._last[1] if self._last[0] == trial else -math.inf
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from modules.space import Space
 from modules.strategies import (
+    Cutoffs,
     Halving,
     Lagged,
     Median,
@@ -307,8 +308,10 @@ class Noted:
     size = 7
 
     def __init__(self) -> None:
-        self.least = 0.0
+        self.worst = 0.0
         self.notes: list[tuple[object, ...]] = []
+
+    steps = ()
 
     def ask(self, trial: int) -> dict[str, object]:
         return {"trial": trial}
@@ -317,14 +320,16 @@ class Noted:
         self.notes.append(("told", trial, parameters, score))
 
     def cutoff(self, step: int) -> float:
-        return self.least
+        return self.worst
 
-    def frozen(self) -> Callable[[int], float]:
-        least = self.least
-        return lambda step: least
+    def frozen(self, together: int = 1) -> Cutoffs:
+        return Cutoffs({}, {step: [self.worst] for step in (1, 2)})
 
-    def stops(self, history: Sequence[tuple[int, float]], cutoffs: Callable[[int], float]) -> bool:
-        return history[-1][1] < cutoffs(history[-1][0])
+    def least(self, numbers: Sequence[float], scores: Sequence[float]) -> float:
+        return numbers[0]
+
+    def stops(self, history: Sequence[tuple[int, float]], cutoff: Callable[[int], float]) -> bool:
+        return history[-1][1] < cutoff(history[-1][0])
 
     def reported(self, history: Sequence[tuple[int, float]]) -> None:
         self.notes.append(("reported", tuple(history)))
@@ -339,7 +344,7 @@ def test_a_lag_passes_on_everything_when_its_turn_comes() -> None:
     assert lagged.size == 7
     assert [lagged.ask(trial) for trial in (0, 1)] == [{"trial": 0}, {"trial": 1}]
     assert isinstance(lagged.ask(2), Wait)
-    noted.least = 0.5  # later than these trials: their cutoffs are those of their start
+    noted.worst = 0.5  # later than these trials: their cutoffs are those of their start
     assert not lagged.report(0, 1, 0.1)
     assert not lagged.report(0, 2, 0.2)
     assert lagged.report(1, 1, -0.1)
