@@ -21,7 +21,10 @@ OF_TRAINERS: Final[Mapping[str, str]] = {
     "train_together": "train_together(trials) runs so many",
 }
 """Attributes of a function for trials that a trainer reads, and what each is."""
-OF_STRATEGIES: Final = ("ask", "tell", "add", "report", "size", "is_stateless")
+OF_STRATEGIES: Final = (
+    *("ask", "tell", "add", "report", "size", "is_stateless"),
+    *("ask_alike", "tell_curve"),
+)
 """Attributes of a strategy that a master reads."""
 
 _OF_SAVING: Final = frozenset(["checkpoint", "keep", "save", "store", "write"])

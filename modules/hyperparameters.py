@@ -284,6 +284,18 @@ def _flags(optimizer: str) -> list[str]:
     return [name for name, value in defaults()[optimizer].items() if isinstance(value, bool)]
 
 
+@lru_cache(maxsize=1)
+def free_in_a_plan() -> frozenset[str]:
+    """Return the parameters in which networks that are trained in one plan may differ.
+
+    They do not enter `Hyperparameters.plan_key`, some of them as long as none is 0 or all are. Nor
+    do epochs with most schedules, but networks that come to their end together gain most by a plan.
+    """
+    flags = {flag for name in defaults() for flag in _flags(name)}
+    of_all = ("weight_decay", "average", "dropout", "l1", "l2")
+    return frozenset({*of_all, *_OF_OPTIMIZERS, *_OF_LOSSES} - {*flags, "quantiles"})
+
+
 @lru_cache
 def _arguments_of_schedule(name: str) -> Collection[str]:
     return inspect.signature(catalogue("schedule")[name]).parameters

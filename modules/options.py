@@ -24,6 +24,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -36,6 +37,7 @@ from diel.errors import PluginError
 from .evaluation import TAKES
 from .hyperparameters import (
     Hyperparameters,
+    free_in_a_plan,
     layers_of,
     loss_problem,
     parameters_with,
@@ -144,9 +146,16 @@ class SweepOptions(BaseModel):
         False, description="whether an adaptive strategy learns in the order of trials, with a lag"
     )
     lag: int = Field(32, ge=1, description="how many trials later, if deterministic")
+    alike: int | None = Field(
+        None,
+        ge=2,
+        description="of so many trials in a row, all agree in what networks of one plan agree in",
+    )
     trainer: str = Field(
         "trainer", description="the module that trains", json_schema_extra={"form": "module"}
     )
+
+    _free: frozenset[str] = PrivateAttr(frozenset())
 
     @field_validator("strategy", mode="before")
     @classmethod
@@ -213,14 +222,30 @@ class SweepOptions(BaseModel):
             object.__setattr__(self, "objective", [next(iter(metrics_of_task(task)))])
         return self
 
+    @model_validator(mode="after")
+    def _find_free(self, info: ValidationInfo) -> SweepOptions:
+        layers = (self._options_of_trainer(info) or {}).get("layers")
+        inside = references(layers) if _is_sound(layers) else ()
+        self._free = (free_in_a_plan() & self.space.keys()).difference(inside)
+        return self
+
+    @property
+    def free(self) -> frozenset[str]:
+        """The parameters of the space in which trials that are `alike` may differ."""
+        return self._free
+
     def _task(self, info: ValidationInfo) -> str | None:
         """Return what the data of the trainer are for; None if that is not known."""
+        options = self._options_of_trainer(info)
+        return None if options is None else known_task(options)
+
+    def _options_of_trainer(self, info: ValidationInfo) -> Mapping[str, Any] | None:
         context = info.context or {}
         module = context.get("modules", {}).get(self.trainer)
-        options = (
+        options: Mapping[str, Any] | None = (
             context.get("options_of", {}).get(self.trainer) if module is None else module.options
         )
-        return None if options is None else known_task(options)
+        return options
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
@@ -312,6 +337,14 @@ class SweepOptions(BaseModel):
                 f'strategy = "{name}" has its own rule',
                 'write strategy = "random" for another rule',
             )
+        if self.alike is not None and not (self._is_users_strategy or self._is("ask_alike")):
+            fits = [name for name, row in STRATEGIES.items() if hasattr(row.kind, "ask_alike")]
+            text = f'"{name}" chooses no points that are alike'
+            yield at(("alike",), self.alike, text, f"take {' or '.join(fits)}, or leave it out")
+        elif self.alike is not None and not self._free:
+            text = "trials that are alike would be the same: the space has no parameter in which "
+            remedy = f"add one of {', '.join(sorted(free_in_a_plan()))}, or leave it out"
+            yield at(("alike",), self.alike, f"{text}networks of one plan may differ", remedy)
         if len(self.objective) > 1 and not self._is_stateless:
             yield at(
                 ("objective",),

@@ -101,6 +101,8 @@ class Points:
 
 
 _FRONT_LINES = 20
+_COHORTS = 64
+"""Of how many cohorts the first point is known: more than are in flight at a time."""
 
 
 class StrategyError(ValueError):
@@ -121,6 +123,10 @@ class Search:
         How many trials the strategy has, if that is known.
     is_stateless : bool
         Whether any trial may be asked for, at any time, on any rank.
+    learns : bool
+        Whether results change which trials are asked for.
+    alike : int
+        Of so many trials in a row, all have networks that can be trained in one plan.
     best : (int, dict, tuple) or None
         Trial, parameters and values of the best so far.
     """
@@ -136,7 +142,12 @@ class Search:
             make_rule(rule) if rule is not None else None,
             lag,
         )
-        self.is_stateless = bool(getattr(self.strategy, "is_stateless", False))
+        self.learns = not getattr(self.strategy, "is_stateless", False)
+        self.alike = options.alike or 1
+        self._free = options.free
+        # The first points of cohorts that are alike, by their trials.
+        self._first: dict[int, Parameters] = {}
+        self.is_stateless = not self.learns and self.alike == 1
         self.most: int | None = getattr(self.strategy, "size", None)
         self._points = Points.of(self.space)
         self._enqueued: list[int] = []
@@ -199,7 +210,7 @@ class Search:
         place = self.place(trial)
         if not self._until.allows(place):
             return None
-        asked = self.strategy.ask(place)
+        asked: Parameters | Wait | None = self._asked(place)
         if isinstance(asked, dict):
             if not asked.keys() <= self.space.dimensions.keys():
                 odd = ", ".join(str(name) for name in asked if name not in self.space.dimensions)
@@ -210,6 +221,26 @@ class Search:
                 "dictionary of parameters, WAIT, or None for no more"
             )
         return asked
+
+    def _asked(self, place: int) -> Any:
+        """Ask for a point that is like the first one of its cohort, as far as the strategy can."""
+        ask_alike = getattr(self.strategy, "ask_alike", None)
+        first = place - place % self.alike
+        like = None if place == first else self._first.get(first)
+        if ask_alike is not None and like is not None:
+            asked = ask_alike(place, like, self._free)
+            if asked is not None:
+                return asked
+        asked = self.strategy.ask(place)
+        if place == first and self.alike > 1 and isinstance(asked, dict):
+            self._begin_cohort(place, self._first.get(place, asked))
+        return asked
+
+    def _begin_cohort(self, place: int, parameters: Parameters) -> None:
+        self._first.pop(place, None)
+        self._first[place] = parameters
+        if len(self._first) > _COHORTS:
+            del self._first[next(iter(self._first))]
 
     @property
     def wants_reports(self) -> bool:
@@ -285,7 +316,10 @@ class Search:
 
     def _tell_strategy(self, trial: int, parameters: Parameters, score: float | None) -> None:
         if not self.is_enqueued(trial):
-            self.strategy.tell(self.place(trial), parameters, score)
+            place = self.place(trial)
+            if self.alike > 1 and place % self.alike == 0:
+                self._begin_cohort(place, parameters)  # of an earlier session, it may be another
+            self.strategy.tell(place, parameters, score)
         elif not self._is_lagged:  # `Lagged` learns in the order of the strategy's trials
             self._add(parameters, score)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 from statistics import NormalDist
@@ -75,6 +75,21 @@ class CrossEntropy:
 
     def ask(self, trial: int) -> Parameters:
         """Draw a point from the distribution as it is now."""
+        return self._space.sample(self._shares(trial))
+
+    def ask_alike(self, trial: int, like: Parameters, free: Collection[str]) -> Parameters:
+        """Draw a point that agrees with `like` in all parameters but those in `free`."""
+        dimensions, share = self._space.dimensions, self._shares(trial)
+        return self._space.build(
+            lambda name: (
+                like[name]
+                if name in like and name not in free
+                else dimensions[name].at(share(name))
+            )
+        )
+
+    def _shares(self, trial: int) -> Callable[[str], float]:
+        """Return a function from a parameter to the share that is drawn of it for a trial."""
         fits = self._fits
         if self._told < self._startup or self._draws.share(trial, "explore?") < self._explore:
             fits = {}
@@ -84,7 +99,7 @@ class CrossEntropy:
             share = self._draws.share(trial, f"{name}=")
             return fits[name](share) if name in fits else share
 
-        return self._space.sample(draw)
+        return draw
 
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
         """Record a score; the distribution changes if it is among the best."""

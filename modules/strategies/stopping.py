@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Annotated, Any, Final, Protocol
@@ -350,6 +350,12 @@ class StrategyWithRule:
         """Return the parameters that the strategy chooses for a trial."""
         return self.strategy.ask(trial)
 
+    def ask_alike(
+        self, trial: int, like: Parameters, free: Collection[str]
+    ) -> Parameters | Wait | None:
+        """Return parameters that agree with `like` in all but those in `free`; None for none."""
+        return _ask_alike(self.strategy, trial, like, free)
+
     def report(self, trial: int, step: int, score: float) -> bool:
         """Record an intermediate score; True if the trial is to be stopped.
 
@@ -381,6 +387,14 @@ class StrategyWithRule:
         """Take a score of a point that was not asked for."""
         if (add := getattr(self.strategy, "add", None)) is not None:
             add(parameters, score)
+
+
+def _ask_alike(
+    strategy: Strategy, trial: int, like: Parameters, free: Collection[str]
+) -> Parameters | Wait | None:
+    ask_alike = getattr(strategy, "ask_alike", None)
+    found: Parameters | Wait | None = None if ask_alike is None else ask_alike(trial, like, free)
+    return found
 
 
 def _tell(
@@ -431,12 +445,23 @@ class Lagged:
 
     def ask(self, trial: int) -> Parameters | Wait | None:
         """Return the strategy's parameters; `WAIT` until every trial before the lag is recorded."""
+        return self._asked(trial, self.strategy.ask)
+
+    def ask_alike(
+        self, trial: int, like: Parameters, free: Collection[str]
+    ) -> Parameters | Wait | None:
+        """Return parameters that agree with `like` in all but those in `free`; None for none."""
+        return self._asked(trial, lambda number: _ask_alike(self.strategy, number, like, free))
+
+    def _asked(
+        self, trial: int, ask: Callable[[int], Parameters | Wait | None]
+    ) -> Parameters | Wait | None:
         while self._told < trial - self._lag:
             if self._told not in self._early:
                 return WAIT
             self._apply(self._told, *self._early.pop(self._told))
             self._told += 1
-        asked = self.strategy.ask(trial)
+        asked = ask(trial)
         if self.rule is not None and isinstance(asked, dict) and trial not in self._early:
             self._cutoffs[trial] = self.rule.frozen()
         return asked

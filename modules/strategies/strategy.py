@@ -15,7 +15,7 @@ and what one parameter draws does not change when another is added to the space.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol, runtime_checkable
@@ -176,6 +176,20 @@ class Random:
         while len(self._chosen) <= trial:
             self._chosen.append(self._next_new(self._counted))
         return dict(self._chosen[trial])
+
+    def ask_alike(self, trial: int, like: Parameters, free: Collection[str]) -> Parameters:
+        """Return a point that agrees with `like` in all parameters but those in `free`.
+
+        It follows from the seed, the trial and `like`; it may be a point that was tried.
+        """
+        dimensions = self._space.dimensions
+        return self._space.build(
+            lambda name: (
+                like[name]
+                if name in like and name not in free
+                else dimensions[name].at(self._draws.share(trial, name))
+            )
+        )
 
     def _draw(self, draws: Draws, number: int) -> Parameters:
         return self._space.sample(lambda name: draws.share(number, name))

@@ -28,7 +28,7 @@ _AHEAD: Final = 2
 _OWN_TRAINERS: Final = ""
 """Stands for the trainers of this run, in place of a worker's name."""
 _MOST_ADAPTIVE: Final = 16
-"""Caps the lease where the strategy learns, so that results reach it soon."""
+"""Caps the lease where the strategy learns, so that results reach it soon; cohorts stay whole."""
 
 
 class Dispatcher:
@@ -83,7 +83,7 @@ class Dispatcher:
             count = self.pace.size(self._queue.to_give, trainers)
             points = None
             if self._asks_here:
-                points = self._ask(min(count, _MOST_ADAPTIVE))
+                points = self._ask(self._within_cohorts(count))
                 count = len(points)
             elif self._queue.enqueued or self._earlier is not None or taker != _OWN_TRAINERS:
                 # Trainers here do not know such points; trainers of other runs are sent all points.
@@ -107,6 +107,15 @@ class Dispatcher:
                 self._tuples.tput(self._tags.lease, lease)
             else:
                 self._workers.give(taker, lease)
+
+    def _within_cohorts(self, count: int) -> int:
+        """Return how many trials to ask for: of those that are alike, whole cohorts if possible."""
+        alike = self._search.alike
+        if self._search.learns:
+            count = min(count, max(_MOST_ADAPTIVE, alike))
+        start = self._search.place(self._queue.upcoming(1)[0])
+        whole = (start + count) // alike * alike - start
+        return whole if whole > 0 else count
 
     def _next_taker(self) -> str | None:
         """Return which worker needs a lease most, or `_OWN_TRAINERS`; None if all have enough."""

@@ -24,12 +24,13 @@ from modules.hyperparameters import (
     Hyperparameters,
     class_weight_of,
     defaults,
+    free_in_a_plan,
     layers_of,
     loss_of,
     loss_problem,
     optimizer_of,
 )
-from modules.options import parameter_problems
+from modules.options import parameter_problems, parameters_with
 from modules.space import Space
 from modules.trial import METRICS
 
@@ -61,6 +62,33 @@ def test_defaults_are_parameters_of_the_optimizer(kind: str) -> None:
         name for name, parameter in taken.items() if isinstance(parameter.default, bool | float)
     }
     assert flags_and_numbers - {"weight_decay"} == defaults()[kind].keys()
+
+
+@pytest.mark.parametrize("name", sorted({*Hyperparameters.model_fields} - {"layers", "quantiles"}))
+def test_networks_of_a_plan_differ_in_no_other_parameters(name: str) -> None:
+    field = Hyperparameters.model_fields[name]
+    given = [0.25, 0.75]
+    if found := FieldType.of(field).choices:
+        given = [*found[:2]]
+    elif "bool" in str(field.annotation):
+        given = [True, False]
+    elif "list" in str(field.annotation):
+        given = [[1], [2]]
+    elif "int" in str(field.annotation):
+        given = [1, 2]
+    points = [parameters_with(name, value) for value in given]
+    points = [{**point, **({"momentum": 0.5} if name == "nesterov" else {})} for point in points]
+    if name in ("rise", "decay_every", "decay_factor", "epochs"):
+        points = [
+            {"schedule": "one_cycle" if name == "epochs" else point.get("schedule"), **point}
+            for point in points
+        ]
+    if name == "growth_every":
+        points = [{**point, "batch_growth": 2.0} for point in points]
+    if name == "batch_growth":
+        points = [{name: 1.25}, {name: 1.75}]
+    keys = [Hyperparameters(**point).plan_key() for point in points]
+    assert (keys[0] == keys[1]) == (name in free_in_a_plan())
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -261,6 +261,61 @@ def test_with_a_lag_the_same_trials_are_stopped_by_any_number_of_trainers(
     assert len(set(sent)) < 50  # some were trained together
 
 
+STRUCTURED = {
+    "hidden": [[2], [3], [4]],
+    "batch_size": [64, 128],
+    "epochs": [2, 3],
+    "learning_rate": {"from": 1e-3, "to": 1.0, "scale": "log"},
+    "dropout": {"from": 0.1, "to": 0.4},
+}
+
+
+@pytest.mark.parametrize("strategy", ["random", "halving", "cross_entropy"])
+def test_trials_that_are_alike_differ_in_what_may_differ_in_a_plan(
+    strategy: str, tmp_path: Path
+) -> None:
+    common: dict[str, Any] = {"space": STRUCTURED, "strategy": strategy, "trials": 36, "alike": 8}
+    records = swept(tmp_path, **common)
+    points = [record["parameters"] for record in records]
+    of_cohorts = [points[start : start + 8] for start in range(0, 36, 8)]
+    for cohort in of_cohorts:
+        for name in ("hidden", "batch_size", "epochs"):
+            assert len({str(point[name]) for point in cohort}) == 1
+        assert len({point["learning_rate"] for point in cohort}) == len(cohort)
+    assert len({str([cohort[0][name] for name in STRUCTURED]) for cohort in of_cohorts}) > 1
+    # A resumed sweep goes on within the cohort that was begun.
+    ledger = ledger_path(tmp_path, "group", "master", (0,))
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join(lines[:12]))
+    kept = {record["trial"] for record in records_of(ledger) if "trial" in record}
+    for record in swept(tmp_path, **common):
+        first = points[record["trial"] // 8 * 8]
+        if record["trial"] in kept or record["trial"] // 8 * 8 in kept:
+            assert record["parameters"]["hidden"] == first["hidden"]
+        if strategy != "cross_entropy":
+            assert record["parameters"] == points[record["trial"]]
+
+
+def test_alike_trials_are_the_same_on_any_number_of_trainers(tmp_path: Path) -> None:
+    common: dict[str, Any] = {
+        "space": STRUCTURED,
+        "strategy": "cross_entropy",
+        "early_stopping": {"rule": "halving", "reduction": 2},
+        "trials": 40,
+        "alike": 4,
+        "deterministic": True,
+        "lag": 8,
+    }
+    found = [
+        [
+            (record["state"], record["parameters"])
+            for record in swept(tmp_path / str(n), n, **common)
+        ]
+        for n in (1, 3)
+    ]
+    assert found[0] == found[1]
+
+
 def test_a_strategy_alone_needs_no_reports_with_a_lag_either(
     tmp_path: Path, sent: list[int]
 ) -> None:

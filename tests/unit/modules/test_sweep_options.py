@@ -183,6 +183,16 @@ def test_several_objectives() -> None:
         ),
         ({"early_stopping": {"startup": 3}}, "early_stopping", "rule is missing"),
         (
+            {"alike": 4, "space": {"learning_rate": [0.1, 0.2]}},
+            "alike",
+            '"grid" chooses no points that are alike',
+        ),
+        (
+            {"alike": 4, "strategy": "random", "space": {"hidden": [[1], [2]]}},
+            "alike",
+            "trials that are alike would be the same",
+        ),
+        (
             {"early_stopping": {"rule": "median", "startup_trials": 0}},
             "early_stopping.startup_trials",
             "got 0",
