@@ -264,7 +264,12 @@ class FusedTrainings:
         plan = self._plan.of(jobs[0])
         rules = [rule for _ in trainings if (rule := plan.rule()) is not None]
         first = trainings[0].report
-        points = shown_epochs(first if len(self._rounds) == 1 else None, most, plan.patience)
+        is_alone = len(self._rounds) == 1
+        shown = [
+            shown_epochs(training.report if is_alone else None, training.epochs, plan.patience)
+            for training in trainings
+        ]
+        points = frozenset[int]().union(*shown)
         curves: list[Reports] = [[] for _ in trainings]
         before = trainings[0].done
         if before:
@@ -277,18 +282,19 @@ class FusedTrainings:
             many = f"{len(active)} networks" if len(active) > 1 else "a network"
             text = f"{many}, epoch {done} of {most}"
             first.progress(done, most, text)
-            if done in points:
-                for k, history in zip(active, histories, strict=True):
+            reported = {}
+            for k, history in zip(active, histories, strict=True):
+                if done in shown[k]:
                     metrics = _metrics(history.validation[-1], done * alone_s, wanted[k])
                     curves[k].append((done, metrics))
-                if first.judge is not None:
-                    reported = {trainings[k].report.trial: curves[k][-1][1] for k in active}
-                    losers = first.judge(done, reported)
-                    for k, history in zip(active, histories, strict=True):
-                        # At its end a training has nothing left that it could be spared.
-                        goes_on = done < trainings[k].epochs and history.stopped is None
-                        if goes_on and trainings[k].report.trial in losers:
-                            trainings[k].report.stop()
+                    reported[trainings[k].report.trial] = metrics
+            if first.judge is not None and reported:
+                losers = first.judge(done, reported)
+                for k, history in zip(active, histories, strict=True):
+                    # At its end a training has nothing left that it could be spared.
+                    goes_on = done < trainings[k].epochs and history.stopped is None
+                    if goes_on and trainings[k].report.trial in losers:
+                        trainings[k].report.stop()
             return [k for k in active if trainings[k].report.check_stop()]
 
         def keep() -> None:

@@ -1,4 +1,4 @@
-"""Stopping trials early: asynchronous successive halving, the median, and how they are applied.
+"""Stopping trials early: asynchronous halving, Hyperband, the median, and how they are applied.
 
 A rule says for every step at which trials report what score is good enough to go on: a *cutoff*.
 The verdict on a trial is a pure function of its own reports and the cutoffs, so it can be given
@@ -24,6 +24,8 @@ from .catalogue import make_rule, stopping_rule, strategy
 from .strategy import WAIT, Random, Strategy, Wait
 
 _MOST_STEPS: Final = 2**31
+_GOLDEN: Final = (math.sqrt(5) - 1) / 2
+"""Multiples of it, without their whole parts, lie evenly between 0 and 1."""
 WINDOW = 4096
 """How many scores are kept at most: a rule costs the same after any number of trials."""
 
@@ -83,6 +85,10 @@ class Cutoffs:
 
 class StoppingRule(Protocol):
     """Decides whether a trial is stopped early."""
+
+    def bracket(self, trial: int) -> StoppingRule:
+        """Return the rule of a trial: this one, or that of the bracket in which the trial is."""
+        ...
 
     @property
     def steps(self) -> Sequence[int]:
@@ -190,6 +196,10 @@ class Halving:
         rungs = (self._min_steps * self._reduction**place for place in range(_MOST_STEPS))
         return [*takewhile(lambda step: step <= _MOST_STEPS, rungs)]
 
+    def bracket(self, trial: int) -> StoppingRule:
+        """Return this rule."""
+        return self
+
     def cutoff(self, step: int) -> float:
         """Return the least score that is promoted at a rung, by the scores that are there."""
         rung = self._rungs.get(step)
@@ -257,6 +267,59 @@ class Halving:
 strategy("halving", rule="halving")(Random)
 
 
+@stopping_rule("hyperband")
+class Hyperband(Halving):
+    """Successive halving in several brackets, each of which begins a rung later (Hyperband).
+
+    Where early scores say little about late ones, a later first rung is better; which one is, need
+    not be known. Each bracket gets about the same part of all steps: so the first one has most
+    trials, and which one a trial is in follows from its number.
+
+    Parameters
+    ----------
+    min_steps : int, at least 1
+        The first rung of the first bracket.
+    reduction : int, at least 2
+    brackets : int, at least 1
+    window : int
+        As for `Halving`.
+
+    References
+    ----------
+    .. [1] Li et al., Hyperband: a novel bandit-based approach to hyperparameter optimization,
+       JMLR 18, 2018; with a model that is told of all trials, Falkner et al., BOHB, ICML 2018.
+    """
+
+    def __init__(
+        self,
+        min_steps: Annotated[
+            int, Field(ge=1, description="the step of the first bracket's first rung")
+        ] = 1,
+        reduction: Annotated[
+            int, Field(ge=2, description="the ratio of a rung's step to that before")
+        ] = 3,
+        brackets: Annotated[
+            int, Field(ge=1, le=16, description="each begins a rung later than the one before")
+        ] = 3,
+        window: int = WINDOW,
+    ) -> None:
+        super().__init__(min_steps, reduction, window)
+        later = range(1, brackets)
+        self._brackets = [
+            self,
+            *(Halving(min_steps * reduction**place, reduction, window) for place in later),
+        ]
+        # Trials of a bracket with so many rungs left before the last one's, as in [1].
+        left = reversed(range(brackets))
+        trials = [brackets * reduction**rungs / (rungs + 1) for rungs in left]
+        self._ends = [sum(trials[: place + 1]) / sum(trials) for place in range(brackets)]
+
+    def bracket(self, trial: int) -> StoppingRule:
+        """Return the rule of a trial's bracket; neighbours are spread over all of them."""
+        share = (trial * _GOLDEN) % 1.0
+        return self._brackets[bisect_left(self._ends[:-1], share)]
+
+
 @stopping_rule("median")
 class Median:
     """Stops a trial whose best score so far is below the median of completed ones at this step.
@@ -297,6 +360,10 @@ class Median:
         if self._completed < self._startup or step < self._warmup or not scores:
             return -math.inf
         return scores.quantile(self._FRACTION)
+
+    def bracket(self, trial: int) -> StoppingRule:
+        """Return this rule."""
+        return self
 
     @property
     def steps(self) -> Sequence[int]:
@@ -362,10 +429,11 @@ class StrategyWithRule:
         A trial that starts again reports the same steps again; they count once.
         """
         history = extended(self._histories.setdefault(trial, []), step, score)
-        stops = self.rule.stops(history, self.rule.cutoff)
+        rule = self.rule.bracket(trial)
+        stops = rule.stops(history, rule.cutoff)
         if step > self._taken.get(trial, -1):
             self._taken[trial] = step
-            self.rule.reported(history)
+            rule.reported(history)
         return stops
 
     def cohorts(self, trials: Sequence[int]) -> tuple[list[Cutoffs], list[int]]:
@@ -373,14 +441,17 @@ class StrategyWithRule:
 
         Trials that have the same cutoffs are compared with each other.
         """
-        return [self.rule.frozen(len(trials))], [0] * len(trials)
+        rules = [self.rule.bracket(trial) for trial in trials]
+        brackets = list(dict.fromkeys(rules))
+        cutoffs = [rule.frozen(rules.count(rule)) for rule in brackets]
+        return cutoffs, [brackets.index(rule) for rule in rules]
 
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
         """Record the score of a trial; None if it failed or was stopped."""
         history = self._histories.pop(trial, [])
         self._taken.pop(trial, None)
         if score is not None:
-            self.rule.completed(history)
+            self.rule.bracket(trial).completed(history)
         _tell(self.strategy, trial, parameters, history, score)
 
     def add(self, parameters: Parameters, score: float) -> None:
@@ -463,7 +534,7 @@ class Lagged:
             self._told += 1
         asked = ask(trial)
         if self.rule is not None and isinstance(asked, dict) and trial not in self._early:
-            self._cutoffs[trial] = self.rule.frozen()
+            self._cutoffs[trial] = self.rule.bracket(trial).frozen()
         return asked
 
     def report(self, trial: int, step: int, score: float) -> bool:
@@ -472,7 +543,7 @@ class Lagged:
             return False
         history = extended(self._histories.setdefault(trial, []), step, score)
         # Without an entry the trial is replayed from a record: its verdict is known.
-        cutoffs, rule = self._cutoffs.get(trial), self.rule
+        cutoffs, rule = self._cutoffs.get(trial), self.rule.bracket(trial)
         return cutoffs is not None and rule.stops(
             history, lambda step: rule.least(cutoffs.numbers.get(step, ()), ())
         )
@@ -500,10 +571,11 @@ class Lagged:
     def _apply(self, trial: int, parameters: Parameters, score: float | None) -> None:
         history = self._histories.pop(trial, [])
         if self.rule is not None:
+            rule = self.rule.bracket(trial)
             for length in range(1, len(history) + 1):
-                self.rule.reported(history[:length])
+                rule.reported(history[:length])
             if score is not None:
-                self.rule.completed(history)
+                rule.completed(history)
         _tell(self.strategy, trial, parameters, history, score)
 
 

@@ -15,6 +15,7 @@ from modules.space import Space
 from modules.strategies import (
     Cutoffs,
     Halving,
+    Hyperband,
     Lagged,
     Median,
     Random,
@@ -187,6 +188,32 @@ def test_halving_lets_one_in_reduction_go_on() -> None:
     assert qualities[len(qualities) // 2] > 0.95
 
 
+def test_hyperband_halves_in_brackets_that_begin_later() -> None:
+    rule = Hyperband(min_steps=2, reduction=3, brackets=3)
+    brackets = [rule.bracket(trial) for trial in range(1700)]
+    kinds = [rule, *(each for each in dict.fromkeys(brackets) if each is not rule)]
+    kinds.sort(key=lambda each: each.steps[0])
+    assert [list(each.steps[:2]) for each in kinds] == [[2, 6], [6, 18], [18, 54]]
+    # As many trials as let each bracket have the same steps: 9 to 4.5 to 3.
+    shares = [brackets.count(each) / 1700 for each in kinds]
+    assert shares == pytest.approx([9 / 16.5, 4.5 / 16.5, 3 / 16.5], abs=0.003)
+    # Neighbours are in all of them.
+    assert all(len({*brackets[start : start + 12]}) == 3 for start in range(0, 1700, 12))
+    # Each stops what halving stops alone.
+    strategy = StrategyWithRule(Random(SPACE, 0), Hyperband(2, 3, 3))
+    alone = {each: StrategyWithRule(Random(SPACE, 0), Halving(each.steps[0], 3)) for each in kinds}
+    stopped = 0
+    for trial in range(300):
+        for step, score in Reports(0).curve(trial):
+            stops = strategy.report(trial, step, score)
+            assert stops == alone[brackets[trial]].report(trial, step, score)
+            if stops:
+                stopped += 1
+                break
+    assert 100 < stopped < 300
+    assert Hyperband(1, 2, 1).bracket(7).steps == Halving(1, 2).steps
+
+
 def test_a_score_that_is_no_number_falls_short() -> None:
     strategy = StrategyWithRule(Random(SPACE, 0), Halving(1, 2))
     assert strategy.report(0, 1, math.nan)
@@ -242,7 +269,9 @@ def test_a_rule_makes_no_strategy_stateless_that_does_not_say_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Halving(1, 2), lambda: Median(3)], ids=["halving", "median"]
+    "make",
+    [lambda: Halving(1, 2), lambda: Hyperband(1, 2, 2), lambda: Median(3)],
+    ids=["halving", "hyperband", "median"],
 )
 def test_with_a_lag_the_same_trials_are_stopped(make: Any) -> None:
     found = []
@@ -312,6 +341,9 @@ class Noted:
         self.notes: list[tuple[object, ...]] = []
 
     steps = ()
+
+    def bracket(self, trial: int) -> Noted:
+        return self
 
     def ask(self, trial: int) -> dict[str, object]:
         return {"trial": trial}

@@ -15,7 +15,8 @@ from unit.modules.test_fused import timeless
 
 from diel.testing import Module, run_modules
 from modules import master, trainer
-from modules.strategies import Cohort, Halving, Median
+from modules.space import Space
+from modules.strategies import Cohort, Halving, Hyperband, Median, Random, StrategyWithRule
 from modules.sweep import messages
 from modules.sweep.joining import lease_message, lease_of
 from modules.sweep.ledger import as_written, ledger_path, records_of
@@ -69,6 +70,15 @@ def test_the_median_of_completed_trials_travels() -> None:
     assert cohort.report(1, {7: 0.5, 8: 0.49, 9: 0.9}) == {8}
     assert cohort.report(2, {7: 0.0, 9: 0.0}) == {7}  # the best so far counts
     assert cohort.report(3, {9: 0.0}) == set()
+
+
+def test_trials_of_a_lease_are_compared_within_their_brackets() -> None:
+    rule = Hyperband(1, 2, 2)
+    strategy = StrategyWithRule(Random(Space.parse({"a": [1, 2]}), 0), rule)
+    cutoffs, cohorts = strategy.cohorts(range(20, 30))
+    assert sorted({*cohorts}) == [0, 1]
+    for trial, which in zip(range(20, 30), cohorts, strict=True):
+        assert Cohort(cutoffs[which]).steps == rule.bracket(trial).steps
 
 
 def test_a_lease_with_cutoffs_comes_to_another_run_as_it_is() -> None:
@@ -236,7 +246,14 @@ def test_trials_of_a_lease_are_stopped_without_a_message_for_each_report(
     assert [record["trial"] for record in again] == list(range(60))
 
 
-@pytest.mark.parametrize("rule", [{"rule": "halving", "reduction": 2}, {"rule": "median"}])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"rule": "halving", "reduction": 2},
+        {"rule": "hyperband", "reduction": 3, "brackets": 2},
+        {"rule": "median"},
+    ],
+)
 def test_with_a_lag_the_same_trials_are_stopped_by_any_number_of_trainers(
     rule: dict[str, Any], tmp_path: Path, sent: list[int]
 ) -> None:
