@@ -100,7 +100,7 @@ class StoppingRule(Protocol):
         ...
 
     def frozen(self, together: int = 1) -> Cutoffs:
-        """Return what to judge so many trials by that are trained together from now on."""
+        """Return what to judge so many trials of a lease by that begins now."""
         ...
 
     def least(self, numbers: Sequence[float], scores: Sequence[float]) -> float:
@@ -125,12 +125,12 @@ class StoppingRule(Protocol):
 
 
 class Cohort:
-    """Trials that are trained together, and judged where they train: by cutoffs and each other."""
+    """Trials of one lease, which are judged where they run: by its cutoffs and by each other."""
 
     def __init__(self, cutoffs: Cutoffs) -> None:
         self._rule, self._numbers = make_rule(cutoffs.rule), cutoffs.numbers
         self._histories: dict[int, list[tuple[int, float]]] = {}
-        self._scores: dict[int, list[float]] = {}
+        self._scores: dict[int, dict[int, float]] = {}
 
     @property
     def steps(self) -> Sequence[int]:
@@ -140,15 +140,17 @@ class Cohort:
     def report(self, step: int, scores: Mapping[int, float]) -> set[int]:
         """Record the scores of trials that have come to a step; return those that are to end.
 
-        All trials that are there are compared with each other, those of earlier calls included.
+        All trials that are there are compared with each other, those of earlier calls included. A
+        trial that starts again counts once.
         """
-        there = self._scores.setdefault(step, [])
-        there += (score for score in scores.values() if score == score)
+        there = self._scores.setdefault(step, {})
+        there.update((trial, score) for trial, score in scores.items() if score == score)
         for trial, score in scores.items():
-            self._histories.setdefault(trial, []).append((step, score))
+            extended(self._histories.setdefault(trial, []), step, score)
 
         def cutoff(step: int) -> float:
-            return self._rule.least(self._numbers.get(step, ()), self._scores.get(step, ()))
+            here = self._scores.get(step, {})
+            return self._rule.least(self._numbers.get(step, ()), [*here.values()])
 
         return {trial for trial in scores if self._rule.stops(self._histories[trial], cutoff)}
 
@@ -437,7 +439,7 @@ class StrategyWithRule:
         return stops
 
     def cohorts(self, trials: Sequence[int]) -> tuple[list[Cutoffs], list[int]]:
-        """Return what to judge trials by that are trained together, and by which of it each one.
+        """Return what to judge the trials of a lease by, and by which of it each one.
 
         Trials that have the same cutoffs are compared with each other.
         """

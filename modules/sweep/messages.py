@@ -6,8 +6,8 @@
             ── "lease" ──────────>                Lease, under a claim; SaveModel; End
             <── "outcome" ────────                Outcome of a lease; IntermediateReport; ModelSaved
             ── "verdict", copy ──>                whether the trial shall go on: a bool
-                                                  (trials that are trained together need neither:
-                                                  their lease has what they are judged by)
+                                                  (several trials of a lease need neither: it has
+                                                  what they are judged by)
             ── "stops" ──────────>                trials that are to end: read, never taken
 
 All tags begin with the group and the trainer's module, so that they lie on one server, where the
@@ -118,7 +118,7 @@ class Lease:
     attempt: int = 1
     """From 1: how often these trials have been run, this time included."""
     cutoffs: list[Cutoffs] | None = None
-    """What trials are judged by that are trained together; None if the master alone can judge."""
+    """What several trials are judged by where they run; None if the master alone can judge."""
     cohorts: list[int] | None = None
     """For each trial, which of the cutoffs it has; those with the same ones are compared too."""
 

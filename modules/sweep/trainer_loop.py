@@ -126,9 +126,9 @@ def run_leases(
             orders = {order.session: order}
             if stops is not None:
                 stops.session = order.session
-            on_report = _ReportsToMaster(ctx, tags, order) if order.wants_reports else None
+            to_master = _ReportsToMaster(ctx, tags, order) if order.wants_reports else None
             judge = LeaseJudge.of(lease, order)
-            is_judged = judge is not None or on_report is None
+            is_judged = judge is not None or to_master is None
             several = (
                 getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and is_judged
             )
@@ -146,7 +146,7 @@ def run_leases(
                     order,
                     ctx.copy_index,
                     suited_runner,
-                    on_report,
+                    to_master,
                     judge,
                     together=several,
                     is_to_stop=stops,
@@ -177,7 +177,7 @@ def _run_lease(
     order: SweepOrder,
     copy_index: int,
     runner: Any,
-    on_report: _ReportsToMaster | None,
+    to_master: _ReportsToMaster | None,
     judge: LeaseJudge | None = None,
     *,
     together: bool,
@@ -201,11 +201,13 @@ def _run_lease(
     add_seconds, clock = outcome.seconds.append, time.perf_counter
     ended_s = clock()
     since_1970_s = time.time() - ended_s
+    own = judge if len(trials) > 1 else None
+    on_report: OnReport | None = to_master if own is None else own.goes_on
     done_together: list[TrialResult | None] = []
     share_s = 0.0
     if together:
         began_s = ended_s
-        done_together = runner.run_together(trials, *() if judge is None else (judge,))
+        done_together = runner.run_together(trials, *() if own is None else (own,))
         # Each trial has an equal part of the time that all took together, one after the other.
         done = sum(result is not None for result in done_together)
         share_s = (clock() - began_s) / max(1, done)
@@ -225,12 +227,9 @@ def _run_lease(
         add_start(since_1970_s + started_s)
         add_seconds(ended_s - started_s)
         reports = result.reports
-        if on_report is not None:
-            known: Reports = []
-            last_step = on_report.last_step_of(trial.number)
-            if judge is not None and done_together and done_together[place] is not None:
-                known = judge.reports.get(trial.number, [])
-                last_step = known[-1][0] if known else -math.inf
+        if to_master is not None:
+            known = [] if own is None else own.reports.get(trial.number, [])
+            last_step = known[-1][0] if known else to_master.last_step_of(trial.number)
             reports = [*known, *(point for point in reports[-1:] if point[0] > last_step)]
         if reports:
             outcome.reports[trial.number] = reports
@@ -246,7 +245,9 @@ def _run_lease(
 
 
 class LeaseJudge:
-    """Judges the trials of a lease that are trained together, by what the lease has for that.
+    """Judges several trials of a lease, by what the lease has for that, together or one by one.
+
+    A trial that is alone in its lease is judged by the master, which knows more by then.
 
     Attributes
     ----------
@@ -263,7 +264,7 @@ class LeaseJudge:
 
     @classmethod
     def of(cls, lease: Lease, order: SweepOrder) -> LeaseJudge | None:
-        """Return the judge of a lease; None if the master alone can judge its trials."""
+        """Return the judge of a lease; None if only the master can judge its trials."""
         if order.objective is None or lease.cutoffs is None:
             return None
         return cls(lease, Objective.parse(*order.objective))
@@ -275,14 +276,25 @@ class LeaseJudge:
     def __call__(self, step: int, metrics: Mapping[int, Metrics]) -> set[int]:
         """Record the metrics of trials that have come to a step; return those that are to end."""
         scores: dict[int, dict[int, float]] = {}
+        losers: set[int] = set()
         for trial, reported in metrics.items():
-            self.reports.setdefault(trial, []).append((step, reported))
-            with suppress(ObjectiveError):  # said of the trial when it ends
+            reports = self.reports.setdefault(trial, [])
+            while reports and reports[-1][0] >= step:  # of an earlier try
+                reports.pop()
+            reports.append((step, reported))
+            try:
                 score = self._objective.score(self._objective.value(reported))
-                of_cohort = scores.setdefault(self._cohort_of[trial], {})
-                of_cohort[trial] = math.nan if score is None else score
+            except ObjectiveError:  # what is wrong is said of the trial when it ends
+                losers |= {trial} if self._objective.text_among(reported) else set()
+                continue
+            of_cohort = scores.setdefault(self._cohort_of[trial], {})
+            of_cohort[trial] = math.nan if score is None else score
         each = (self._cohorts[cohort].report(step, of) for cohort, of in scores.items())
-        return set().union(*each)
+        return losers.union(*each)
+
+    def goes_on(self, trial: int, step: int, metrics: Metrics) -> bool:
+        """Record the report of a trial that runs alone; return whether it goes on."""
+        return trial not in self(step, {trial: metrics})
 
 
 class StopRequests:

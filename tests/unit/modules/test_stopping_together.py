@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random as Generator
 from typing import Any
@@ -17,11 +18,11 @@ from diel.testing import Module, run_modules
 from modules import master, trainer
 from modules.space import Space
 from modules.strategies import Cohort, Halving, Hyperband, Median, Random, StrategyWithRule
-from modules.sweep import messages
+from modules.sweep import messages, trainer_loop
 from modules.sweep.joining import lease_message, lease_of
 from modules.sweep.ledger import as_written, ledger_path, records_of
-from modules.sweep.messages import Lease
-from modules.trial import Report, run_trial, trial_seed
+from modules.sweep.messages import Lease, SweepOrder
+from modules.trial import Report, Reports, Trial, TrialResult, run_trial, trial_seed
 
 pytest.importorskip("sklearn", reason="the data come with scikit-learn")
 
@@ -176,6 +177,42 @@ def test_rows_are_evaluated_at_rungs_and_for_the_curve_alone(
     assert {epoch for epoch, times in evaluated.items() if times} == {1, 2, 4, 6, 8}
 
 
+# -- trials of a lease that run one after the other ------------------------------------------------
+
+
+def test_short_trials_are_judged_by_their_trainer() -> None:
+    def runner(trial: Trial, on_report: Any) -> TrialResult:
+        assert trial.judged_at == tuple(Halving(2, 2).steps)
+        for step in (1, 2, 4, 6):
+            score = trial.parameters["x"] if trial.parameters["x"] != 3 or step < 4 else "text"
+            if not on_report(trial.number, step, {"score": score}):
+                return TrialResult({"score": score}, is_stopped=True)
+        curve: Reports = [(2, {"score": 0.0}), (7, {"score": 9.0})]
+        return TrialResult({"score": 1.0}, reports=curve)
+
+    points = [{"x": x} for x in (5.0, 4.0, 7.0, 3, 8.0)]
+    order = SweepOrder("here", 1, None, wants_reports=True, objective=("score", True))
+    lease = Lease("here", 3, 10, 15, points, 1, [Halving(2, 2).frozen(5)], [0] * 5)
+    judge = trainer_loop.LeaseJudge.of(lease, order)
+    asked: Any = trainer_loop._ReportsToMaster(None, None, order)  # type: ignore[arg-type]
+    outcome, _ = trainer_loop._run_lease(lease, order, 0, runner, asked, judge, together=False)
+    # As they come, each is compared with those before it; the last one is the best of five.
+    assert outcome.stopped == {11, 13}
+    steps = {trial: [step for step, _ in reports] for trial, reports in outcome.reports.items()}
+    assert steps == {
+        10: [1, 2, 4, 6, 7],
+        11: [1, 2],
+        12: [1, 2, 4, 6, 7],
+        13: [1, 2],
+        14: steps[10],
+    }
+    # A text is no score; a function of the user's is judged by the master.
+    assert judge is not None
+    assert not judge.goes_on(12, 7, {"score": "text"})
+    assert judge.goes_on(12, 8, {"other": 1.0})
+    assert trainer_loop.LeaseJudge.of(lease, replace(order, objective=None)) is None
+
+
 # -- whole sweeps ---------------------------------------------------------------------------------
 
 
@@ -246,6 +283,7 @@ def test_trials_of_a_lease_are_stopped_without_a_message_for_each_report(
     assert [record["trial"] for record in again] == list(range(60))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "rule",
     [
@@ -287,7 +325,8 @@ STRUCTURED = {
 }
 
 
-@pytest.mark.parametrize("strategy", ["random", "halving", "cross_entropy"])
+@pytest.mark.sample
+@pytest.mark.parametrize("strategy", ["cross_entropy", "halving", "random"])
 def test_trials_that_are_alike_differ_in_what_may_differ_in_a_plan(
     strategy: str, tmp_path: Path
 ) -> None:
