@@ -81,6 +81,8 @@ class Dispatcher:
         while (taker := self._next_taker()) is not None and not self._why_over():
             trainers = self._trainers + sum(self._workers.here.values())
             count = self.pace.size(self._queue.to_give, trainers)
+            if self._search.wants_reports:
+                count = min(count, self.pace.soon())
             points = None
             if self._asks_here:
                 points = self._ask(self._within_cohorts(count))

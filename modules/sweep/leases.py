@@ -18,6 +18,8 @@ _SHARE = 4
 _FEWEST = 8
 """Where trials gain by being together, a short lease has an eighth of `Pace.at_once` at least.
 Sizes are that number halved repeatedly, so that compiled plans are reused."""
+_SOON_S = 1.0
+"""How long the trials of a lease may take together where others are judged by their results."""
 _FULL = 0xFF
 
 
@@ -292,6 +294,17 @@ class Pace:
             self.trial_s = each_s
         else:
             self.trial_s = (self.trial_s + each_s) / 2
+
+    def soon(self) -> int:
+        """Return how many trials of a lease have their results soon.
+
+        Where trials gain by being together, an eighth of `at_once` at least.
+        """
+        fits = max(int(_SOON_S / self.trial_s) if self.trial_s else 1, self.at_once // _FEWEST)
+        size = max(self.at_once, 1)
+        while size > max(fits, 1):
+            size = (size + 1) // 2
+        return size if self.at_once > 1 else MOST_TRIALS
 
     def size(self, to_give: int | None, trainers: int) -> int:
         """Return how many trials to give out next."""

@@ -194,6 +194,18 @@ def test_how_many_go_out_that_gain_by_being_together(
     assert pace.size(to_give, trainers) == size
 
 
+def test_results_that_judge_others_come_soon() -> None:
+    pace = Pace()
+    assert pace.soon() == MOST_TRIALS  # nothing is gained by being together
+    pace.at_once = 128
+    assert pace.soon() == 16
+    found = {}
+    for trial_s in (1e-4, 0.01, 0.04, 3.0):
+        pace.trial_s = trial_s
+        found[trial_s] = pace.soon()
+    assert found == {1e-4: 128, 0.01: 64, 0.04: 16, 3.0: 16}
+
+
 def test_what_a_trial_takes_follows_slower_ones_at_once_and_faster_ones_by_halves() -> None:
     pace = Pace()
     for trials, seconds, expected in ((2, 2.0, 1.0), (1, 4.0, 4.0), (2, 4.0, 3.0), (4, 4.0, 2.0)):
