@@ -29,7 +29,7 @@ from dnn.training.data import Rows, Samples, checked_samples
 from dnn.training.epoch import EpochInterrupted, TrainingTask
 from dnn.training.epoch_parts import EpochInParts, EpochProgress, Pauses
 from dnn.training.evaluation import task_of
-from dnn.training.history import History
+from dnn.training.history import INTERRUPTED, History
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, NetworkArguments
 from dnn.training.parallel import Scheme, TrainerLike
@@ -387,7 +387,7 @@ class Fit:
                     self._epoch(trainer, active, next(orders))
                 except EpochInterrupted:
                     for k in active:
-                        self.stop(k, "interrupted within an epoch")
+                        self.stop(k, INTERRUPTED)
                 else:
                     self._validate(active)
                     yield active

@@ -262,6 +262,8 @@ def _counts(view: SweepView) -> Iterator[Markup]:
     yield from (figure(kind, f"{many:,}", "see below", "bad") for kind, many in lost if many)
     if selection.stopped:
         yield figure("stopped", f"{selection.stopped:,}", "early")
+    if selection.out_of_time:
+        yield figure("out of time", f"{selection.out_of_time:,}", "count with their best")
     if moment.elapsed_s:
         name = "time" if not moment.earlier else "time since it went on"
         rate = (selection.count - moment.earlier) / moment.elapsed_s

@@ -45,6 +45,7 @@ from diel import (
 )
 from diel.errors import ModuleFailed
 
+from ..objective import Aim
 from ..trial import check_metrics, sound_metrics
 from .ledger import MOST_TRIALS, as_numbers, encode
 from .messages import IntermediateReport, Lease, Outcome, SweepOrder
@@ -202,6 +203,8 @@ def is_finished(ledger: Path) -> bool:
 
 _NOT_SENT: Final = ("session", "points", "worker")
 """Fields of an outcome or a report that are not sent, since the master knows them better."""
+_TRIALS: Final = ("stopped", "out_of_time", "untried")
+"""Fields of an outcome that are sets of trials."""
 
 
 def order_message(order: SweepOrder, term: int) -> Message:
@@ -213,6 +216,7 @@ def order_message(order: SweepOrder, term: int) -> Message:
         "wants_reports": order.wants_reports,
         "quarantined": sorted(order.quarantined),
         "not_to_try": sorted(order.not_to_try),
+        "aim": None if order.aim is None else vars(order.aim),
     }
 
 
@@ -231,7 +235,16 @@ def order_of(message: Message, session: str, run_session: str) -> SweepOrder:
         quarantined=trials_in(message["quarantined"]),
         not_to_try=trials_in(message["not_to_try"]),
         run_session=run_session,
+        aim=_aim_in(message.get("aim")),
     )
+
+
+def _aim_in(fields: Any) -> Aim | None:
+    """Return the aim in a message; None if there is none."""
+    if not isinstance(fields, dict):
+        return None
+    text, maximise = str(fields["text"]), fields["maximise"] is True
+    return Aim(text, maximise, fields["has_time_limit"] is True)
 
 
 def trials_in(numbers: Any) -> frozenset[int]:
@@ -258,7 +271,8 @@ def lease_of(message: Message, session: str) -> Lease:
 def outcome_message(outcome: Outcome) -> Message:
     """Return the message with the outcome of a lease, without points, which the master has."""
     fields = {key: value for key, value in vars(outcome).items() if key not in _NOT_SENT}
-    fields |= {"done": len(outcome.metrics), "stopped": sorted(outcome.stopped)}
+    fields |= {name: sorted(fields[name]) for name in _TRIALS}
+    fields["done"] = len(outcome.metrics)
     return {"outcome": fields}
 
 
@@ -297,7 +311,7 @@ def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) 
         [as_number(at, 0, _LATEST_S) for at in fields["started_s"]],
         [as_number(seconds, 0) for seconds in fields["seconds"]],
         reasons,
-        {trial_of(trial) for trial in fields["stopped"]},
+        *({trial_of(trial) for trial in fields.get(name, ())} for name in _TRIALS),
         facts={str(name): str(fact) for name, fact in fields["facts"].items()},
         at_once=as_integer(fields["at_once"], 1, MOST_TRIALS),
         reports={

@@ -240,10 +240,16 @@ class TrialQueue:
         self._out[self._leases] = grant = Grant(self._leases, start, stop, attempt)
         return grant
 
-    def came_back(self, lease: int, done: int, retried: Collection[int] = ()) -> Grant | None:
+    def came_back(
+        self,
+        lease: int,
+        done: int,
+        retried: Collection[int] = (),
+        untried: Collection[int] = (),
+    ) -> Grant | None:
         """Take back a lease of which the first `done` trials were tried; return its grant.
 
-        Trials in `retried` are given out again. For a lease that came back before, whose trials
+        Trials in `retried` are given out again, and those in `untried`, which have not begun. For a lease that came back before, whose trials
         were run twice, by a trainer that was given up and by another, return None: nothing changes.
         """
         out = self._out.pop(lease, None)
@@ -251,12 +257,13 @@ class TrialQueue:
             return None
         self._trials_out -= out.stop - out.start
         tried = out.start + done
-        if not retried:
+        if not retried and not untried:
             self.recorded.add_range(out.start, tried)
         else:
             for trial in range(out.start, tried):
-                if trial in retried:
-                    self._again.append((trial, trial + 1, out.attempt + 1))
+                if trial in retried or trial in untried:
+                    attempt = out.attempt + (trial in retried)
+                    self._again.append((trial, trial + 1, attempt))
                 else:
                     self.recorded.add(trial)
         if tried < out.stop:

@@ -35,6 +35,9 @@ FAILED: Final = "failed"
 STOPPED: Final = "stopped"
 DIVERGED: Final = "diverged"
 """State of a trial that came to its end, but whose training or objective is NaN or infinite."""
+ENDED_BY_TIME: Final = "out_of_time"
+"""Key in the record of a finished trial that the time of the sweep has ended: a table of the step
+that it had reached, ``at_step``, and of that which its metrics are of, ``best_step``."""
 
 _SYNC_EVERY_S: Final = 1.0
 _SYNC_SHARE: Final = 0.05

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import ModuleFailed, TupleTimeout
 
-from ..trial import METRICS, Trial, trial_seed
+from ..objective import Aim
+from ..trial import METRICS, StopCause, Trial, trial_seed
 from .dispatcher import Dispatcher
 from .in_flight import forget_running_curves, note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
@@ -36,6 +37,7 @@ from .messages import (
     ModelSaved,
     Outcome,
     SaveModel,
+    Stops,
     SweepOrder,
     Tags,
 )
@@ -152,6 +154,8 @@ class _MasterLoop:
         self._not_to_try: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
         self._started_s = time.monotonic()
+        self._late_tries = 0
+        self._time = StopCause.NO
         self._steering = Steering(plan.search, self._queue)
         self._look_s = 0.0
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
@@ -224,6 +228,7 @@ class _MasterLoop:
             self._output.add_facts(self._results.computed_by)
 
     def _order(self) -> SweepOrder:
+        objective = self._search.objectives[0]
         return SweepOrder(
             self._session,
             self._plan.seed,
@@ -232,6 +237,7 @@ class _MasterLoop:
             quarantined=self._quarantined,
             not_to_try=self._not_to_try,
             run_session=self._ctx.session,
+            aim=Aim(objective.text, objective.maximise, self._search.has_time_limit),
         )
 
     def declare(self) -> None:
@@ -258,6 +264,7 @@ class _MasterLoop:
             self._output.show()
             self._warn(self._log.new_problems())
             message = self._next_message()
+            self._end_in_time()
             if self._steer() or message is None:
                 self._dispatcher.give_out()
             if isinstance(message, WorkerChange):
@@ -309,7 +316,8 @@ class _MasterLoop:
 
     def _is_interrupted(self) -> bool:
         """Whether there is something to be done before a message of a trainer here comes."""
-        return self._look_at_other_runs() or self._has_requests()
+        is_over = self._queue.leases_out and self._time_cause() != self._time
+        return self._look_at_other_runs() or bool(is_over) or self._has_requests()
 
     def _look_at_other_runs(self) -> bool:
         """Do what is due for other runs; return whether one of their workers has sent a message."""
@@ -380,10 +388,40 @@ class _MasterLoop:
         for trial in sorted(waiting):
             if not self._queue.is_trial_out(trial):
                 self._record_untried(trial)
-        left = frozenset(trial for trial in waiting if trial not in self._queue.recorded)
+        self._put_stops()
+
+    def _put_stops(self) -> None:
+        """Tell all trainers which trials are to end."""
+        left = (trial for trial in self._steering.stopped if trial not in self._queue.recorded)
+        stops = Stops(self._session, frozenset(left), self._time)
         self._ctx.tuples.collect(self._tags.stops)
-        self._ctx.tuples.tput(self._tags.stops, (self._session, left))
-        self._workers.stop(left)
+        self._ctx.tuples.tput(self._tags.stops, stops)
+        self._workers.stop(stops)
+
+    def _end_in_time(self) -> None:
+        """End the trials that are out, if the time of the sweep is over and one has a result."""
+        cause = self._time_cause()
+        if cause == self._time or not self._queue.leases_out:
+            return
+        self._time = cause
+        if cause == StopCause.TIME:
+            self._ctx.log.info("%s: trials under way end", self._why_over())
+            self._stop_if_enough()
+        else:
+            self._ctx.log.warning(
+                "the time is over, and no trial has a result: trials go on until the first one has"
+            )
+        self._put_stops()
+
+    def _time_cause(self) -> StopCause:
+        """Return why trials are to end: the time is over, and a trial has a result or not yet."""
+        elapsed_s = time.monotonic() - self._started_s
+        if not self._search.is_late(elapsed_s):
+            return StopCause.NO
+        if not self._search.best and self._late_tries < _HOPELESS:
+            return StopCause.TIME_ONCE_REPORTED
+        self._search.clock(elapsed_s)
+        return StopCause.TIME
 
     def _record_untried(self, trial: int) -> None:
         """Record a trial that has not begun as stopped."""
@@ -437,7 +475,7 @@ class _MasterLoop:
 
     def _why_over(self) -> str:
         """Return why no more trials are given out, though there may be more; empty if they are."""
-        self._search.clock(time.monotonic() - self._started_s)
+        self._time_cause()
         # Failures of this session: the cause of those in an earlier one may have been mended.
         failed = self._results.failed - self._failed_before
         hopeless = not self._results.succeeded and failed >= _HOPELESS
@@ -460,7 +498,7 @@ class _MasterLoop:
         if grant is None:
             return
         done = len(outcome.metrics)
-        self._dispatcher.pace.observe(done, sum(outcome.seconds))
+        self._dispatcher.pace.observe(done - len(outcome.untried), sum(outcome.seconds))
         self._dispatcher.pace.at_once = outcome.at_once
         if not outcome.worker:
             self._saves_models = outcome.saves_models
@@ -469,7 +507,9 @@ class _MasterLoop:
         if grant.attempt <= self._plan.retries and outcome.reasons:
             retried = {record["trial"] for record in records if record["state"] == FAILED}
             records = [record for record in records if record["trial"] not in retried]
-        self._queue.came_back(outcome.lease, done, retried)
+        self._queue.came_back(outcome.lease, done, retried, outcome.untried)
+        if self._time == StopCause.TIME_ONCE_REPORTED:
+            self._late_tries += len(records)
         if records:
             self._record_facts(outcome, records[0])
             self._write(records)

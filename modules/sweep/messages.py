@@ -6,7 +6,7 @@
             ── "lease" ──────────>                Lease, under a claim; SaveModel; End
             <── "outcome" ────────                Outcome of a lease; IntermediateReport; ModelSaved
             ── "verdict", copy ──>                whether the trial shall go on: a bool
-            ── "stops" ──────────>                trials that are to end: read, never taken
+            ── "stops" ──────────>                Stops: trials that are to end; read, never taken
 
 All tags begin with the group and the trainer's module, so that they lie on one server, where the
 tuples of a trainer are seen in the order in which it put them.
@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 
 from diel import ANY
 
-from ..trial import Trial
+from ..objective import Aim
+from ..trial import StopCause, Trial
 
 Tag: TypeAlias = "tuple[str | int, ...]"
 
@@ -64,7 +65,7 @@ class Tags:
 
     @property
     def stops(self) -> Tag:
-        """The tag of the numbers of trials that were requested to stop, with their session."""
+        """The tag of the `Stops`."""
         return (self.group, self.trainer, "stops")
 
     def point(self, copy_index: int, session: str, rank: int) -> Tag:
@@ -96,6 +97,23 @@ class SweepOrder:
     """Quarantined trials that trainers of several ranks, without a child process, do not run."""
     run_session: str = ""
     """Session of the run in which the order holds: in another session it is from a checkpoint."""
+    aim: Aim | None = None
+    """What the sweep is for; None if trainers need not know it."""
+
+
+@dataclass(frozen=True)
+class Stops:
+    """The trials that are to end."""
+
+    session: str
+    trials: frozenset[int] = frozenset()
+    """Those that a user has asked to end."""
+    time: StopCause = StopCause.NO
+    """`TIME` or `TIME_ONCE_REPORTED` if the time of the sweep is over: then all trials end."""
+
+    def cause(self, trial: int) -> StopCause:
+        """Return why a trial is to end."""
+        return StopCause.REQUESTED if trial in self.trials else self.time
 
 
 @dataclass(frozen=True)
@@ -140,6 +158,10 @@ class Outcome:
     """Why trials have failed."""
     stopped: set[int] = field(default_factory=set)
     """Trials that the master had stopped early."""
+    out_of_time: set[int] = field(default_factory=set)
+    """Those of them that were stopped since the time of the sweep was over."""
+    untried: set[int] = field(default_factory=set)
+    """Trials that have not begun, for the same reason."""
     at_once: int = 1
     """How many trials this trainer runs together."""
     saves_models: bool = False

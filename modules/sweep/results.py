@@ -17,10 +17,12 @@ from diel import describe_error
 from ..evaluation import Evaluated
 from ..objective import ObjectiveError
 from ..space import Choices
-from ..trial import SPLITS, is_splits, thinned, trial_seed
+from ..trial import OUT_OF_TIME, SPLITS, Reports, is_splits, thinned, trial_seed
+from ..trial_plan import BEST_EPOCH
 from .leases import Bitmap
 from .ledger import (
     DIVERGED,
+    ENDED_BY_TIME,
     FAILED,
     FINISHED,
     STOPPED,
@@ -134,20 +136,27 @@ class SweepResults:
             outcome.seconds,
             strict=True,
         ):
+            if trial in outcome.untried:
+                continue
             reason = outcome.reasons.get(trial, "") if outcome.reasons else ""
             wrong = self._wrong_reports.pop(trial, "") if self._wrong_reports else ""
             for step, reported in outcome.reports.get(trial, ()):
                 wrong = wrong or self._wrong_report(step, reported)
             reason = reason or wrong
-            state = FAILED
+            state, reports = FAILED, self._reports.pop(trial, None)
+            ended: dict[str, int] | None = None
+            if trial in outcome.out_of_time and not reason:
+                reports = [*(reports or ()), *outcome.reports.get(trial, ())]
+                metrics, ended = self._best_in_time(metrics, reports)
             if not reason:
                 judgement = self._search.judge(metrics)
                 reason, state = judgement.reason, FINISHED
                 if reason:
                     state = DIVERGED if judgement.is_diverged else FAILED
+            is_result = state == FINISHED and ended is not None
             if trial in outcome.stopped and state in (FINISHED, FAILED) and not wrong:
                 # Also without metrics: it was stopped before it reported any.
-                reason, state = "", STOPPED
+                reason, state = "", FINISHED if is_result else STOPPED
             record = {
                 "trial": trial,
                 "state": state,
@@ -164,14 +173,41 @@ class SweepResults:
                 record["worker"] = outcome.worker
             if reason:
                 record["reason"] = reason
+            if is_result:
+                record[ENDED_BY_TIME] = ended
+            elif trial in outcome.out_of_time and state == STOPPED:
+                record["reason"] = "the time of the sweep was over, and it had reported nothing"
             if is_splits(metrics.get(SPLITS)):
                 record[SPLITS] = metrics.pop(SPLITS)
-            if trial in self._reports:
-                record["reports"] = self._reports.pop(trial)
+            if reports:
+                record["reports"] = reports
             elif trial in outcome.reports and self._keeps_curve(state, metrics):
                 record["reports"] = outcome.reports[trial]
             records.append(record)
         return records
+
+    def _best_in_time(
+        self, metrics: dict[str, Any], reports: Reports
+    ) -> tuple[dict[str, Any], dict[str, int] | None]:
+        """Return the best metrics that a trial had when its time was over, for `ENDED_BY_TIME` of what.
+
+        Those that its function has returned, if it says which epoch they are of, or how they come
+        from several splits.
+        """
+        last = max((step for step, _ in reports), default=0)
+        if BEST_EPOCH in metrics:
+            best = int(metrics[BEST_EPOCH])
+            return metrics, {"at_step": max(last, best), "best_step": best}
+        found = [(last, metrics), *(() if SPLITS in metrics else reports)]
+        sound = [(step, each) for step, each in found if not self._search.judge(each).reason]
+        if not sound:
+            return metrics, None
+        objective = self._search.objectives[0]
+        # Of equals the first: what it has returned, then the earliest step.
+        step, best_metrics = max(
+            sound, key=lambda entry: objective.score(objective.value(entry[1])) or 0.0
+        )
+        return dict(best_metrics), {"at_step": last, "best_step": step}
 
     def _wrong_report(self, step: int, metrics: Mapping[str, Any]) -> str:
         text = self._search.text_among(metrics)
@@ -230,7 +266,7 @@ class SweepResults:
         # For the report: a row that is among its best at the end is so when it comes.
         if "reports" in record and (is_good or state == STOPPED):
             row[CURVE] = self._search.objectives[0].curve(thinned(record["reports"]))
-        row["state"] = state
+        row["state"] = state_of(record) if state == FINISHED else state
         return row
 
     @property
@@ -246,6 +282,14 @@ class SweepResults:
             for name in self._search.space.names
             if name in row and row[name] != self._absent[name]
         }
+
+
+def state_of(record: Mapping[str, Any]) -> str:
+    """Return the state of a finished trial as the table has it: whether time has ended it, and when."""
+    ended = record.get(ENDED_BY_TIME)
+    if not isinstance(ended, dict):
+        return FINISHED
+    return f"{OUT_OF_TIME}: step {ended.get('best_step')} of {ended.get('at_step')}"
 
 
 def choices_as_text(space: Space) -> dict[str, dict[str, Any]]:

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from diel import describe_error
 from diel.errors import TupleTimeout
 
-from ..trial import IsToStop, LearningCurve, OnReport, ShowProgress, Trial, TrialResult, trial_seed
+from ..trial import (
+    IsToStop,
+    LearningCurve,
+    OnReport,
+    ShowProgress,
+    StopCause,
+    Trial,
+    TrialResult,
+    trial_seed,
+)
 from .in_flight import InFlightTrials, RunningCurve, take_left_by_dead
 from .leases import TARGET_S
 from .messages import (
@@ -23,6 +32,7 @@ from .messages import (
     ModelSaved,
     Outcome,
     SaveModel,
+    Stops,
     SweepOrder,
     Tags,
 )
@@ -113,6 +123,7 @@ def run_leases(
             orders = {order.session: order}
             if stops is not None:
                 stops.session = order.session
+            runner.aim = order.aim
             on_report = _report_to_master(ctx, tags, order) if order.wants_reports else None
             several = (
                 getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and not on_report
@@ -179,6 +190,14 @@ def _run_lease(
     details: list[tuple[int, str]] = []
     add_metrics, add_start = outcome.metrics.append, outcome.started_s.append
     add_seconds, clock = outcome.seconds.append, time.perf_counter
+    has_result = False
+
+    def why_not(trial: int) -> StopCause:
+        cause = StopCause.NO if is_to_stop is None else StopCause(is_to_stop(trial))
+        if cause == StopCause.TIME_ONCE_REPORTED:
+            return StopCause.TIME if has_result else StopCause.NO
+        return cause
+
     ended_s = clock()
     since_1970_s = time.time() - ended_s
     done_together: list[TrialResult | None] = []
@@ -195,8 +214,12 @@ def _run_lease(
         result = done_together[place] if done_together else None
         if result is not None:
             ended_s += share_s
-        elif is_to_stop is not None and is_to_stop(trial.number):
+        elif cause := why_not(trial.number):
             result = TrialResult(is_stopped=True)
+            if cause == StopCause.TIME:
+                if not done_together:
+                    break
+                outcome.untried.add(trial.number)
         else:
             began_s = clock()
             result = runner(trial, on_report)
@@ -204,13 +227,17 @@ def _run_lease(
         add_metrics(result.metrics)
         add_start(since_1970_s + started_s)
         add_seconds(ended_s - started_s)
-        if result.reports and on_report is None:  # else the master has them
+        has_result = has_result or not (result.reason or trial.number in outcome.untried)
+        if result.reports and (on_report is None or result.is_out_of_time):
+            # Else the master has them.
             outcome.reports[trial.number] = result.reports
         if result.reason:
             outcome.reasons[trial.number] = result.reason
             details.append((trial.number, result.detail))
         elif result.is_stopped:
             outcome.stopped.add(trial.number)
+            if result.is_out_of_time:
+                outcome.out_of_time.add(trial.number)
         if ended_s > give_back_s and not done_together:
             break
     del points[len(outcome.metrics) :]
@@ -218,23 +245,23 @@ def _run_lease(
 
 
 class StopRequests:
-    """The trials that are requested to end, as the master has put them; read now and then."""
+    """The trials that are to end, as the master has put them; read now and then."""
 
     def __init__(self, ctx: Context, tags: Tags) -> None:
         self._tuples, self._tag = ctx.tuples, tags.stops
         self._due_s = 0.0
-        self._trials: frozenset[int] = frozenset()
+        self._stops = Stops("")
         self.session = ""
 
-    def __call__(self, trial: int) -> bool:
-        """Whether a trial is to end."""
+    def __call__(self, trial: int) -> StopCause:
+        """Return why a trial is to end."""
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _LOOK_FOR_STOPS_EVERY_S
             with suppress(TupleTimeout):  # the tuple is being replaced, or not there
-                session, trials = self._tuples.tread_nowait(self._tag)
-                self._trials = trials if session == self.session else frozenset()
-        return trial in self._trials
+                stops: Stops = self._tuples.tread_nowait(self._tag)
+                self._stops = stops if stops.session == self.session else Stops("")
+        return self._stops.cause(trial)
 
 
 def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
@@ -279,7 +306,8 @@ def _quarantine(
     """
     from .subprocess_runner import NotReady, SubprocessRunner
 
-    with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress)) as in_child:
+    stops = getattr(in_process, "is_to_stop", None)
+    with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress, stops)) as in_child:
 
         def run(trial: Trial, on_report: OnReport | None) -> TrialResult:
             if trial.number in order.quarantined:
