@@ -54,6 +54,11 @@ class BestNetwork:
             self._kept = KeptNetwork(report.trial, report.seed, progress(), best_epoch)
             self._rank = rank
 
+    @property
+    def trial(self) -> int | None:
+        """The trial whose network is kept; None if there is none."""
+        return None if self._kept is None else self._kept.trial
+
     def of(self, report: Report) -> KeptNetwork | None:
         """Return the network of a trial; None if another one is kept, or none."""
         kept = self._kept

@@ -288,14 +288,9 @@ class Search:
         """
         return judge(metrics, self.objectives)
 
-    @property
-    def has_time_limit(self) -> bool:
-        """Whether the sweep ends after some time."""
-        return self._until.time_s is not None
-
-    def is_late(self, elapsed_s: float) -> bool:
-        """Whether the time of the sweep is over so many seconds after it began."""
-        return self._until.time_s is not None and elapsed_s >= self._until.time_s
+    def left_s(self, elapsed_s: float) -> float | None:
+        """Return what is left of the sweep's time, in seconds; None if it has no limit."""
+        return None if self._until.time_s is None else self._until.time_s - elapsed_s
 
     def clock(self, elapsed_s: float) -> None:
         """Set the time since the sweep began, in seconds."""

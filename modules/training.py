@@ -87,6 +87,11 @@ class NetworkTrainer:
         """How many trials it runs together: on a GPU what its memory holds, once that is known."""
         return self._together.at_once
 
+    @property
+    def kept_trial(self) -> int | None:
+        """The best trial so far, whose network is kept; None if there is none."""
+        return self._best.trial
+
     def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
         """Train once for each split, and report after each that takes part in the choice.
 

@@ -279,7 +279,8 @@ class Pace:
     """Chooses how many trials a lease has, from how long trials take.
 
     Short trials are given out by the thousand, long ones one by one, and near the end the rest is
-    shared among all trainers.
+    shared among all trainers. Where a time is set, no lease takes more than half of what is left of
+    it: so each trainer's next lease is sized by what this one has shown.
     """
 
     def __init__(self) -> None:
@@ -300,8 +301,18 @@ class Pace:
         else:
             self.trial_s = (self.trial_s + each_s) / 2
 
-    def size(self, to_give: int | None, trainers: int) -> int:
-        """Return how many trials to give out next."""
+    def size(self, to_give: int | None, trainers: int, left_s: float | None = None) -> int:
+        """Return how many trials to give out next; `left_s` is the time that is left for all."""
+        if left_s is None:
+            return self._size_of(to_give, trainers)
+        if self.trial_s is None:
+            return 1
+        in_time = max(1.0, left_s / self.trial_s) if self.trial_s > 0 else MOST_TRIALS
+        if to_give is None:  # as if the trials were as many as there is time for
+            to_give = int(min(in_time, MOST_TRIALS) * trainers)
+        return max(1, min(self._size_of(to_give, trainers), int(in_time / 2)))
+
+    def _size_of(self, to_give: int | None, trainers: int) -> int:
         if self.at_once > 1 and to_give is not None:
             short = int(TARGET_S / self.trial_s) if self.trial_s else 1
             share = max(to_give // (2 * trainers), min(self.at_once // _FEWEST, short))

@@ -62,6 +62,7 @@ _LONGEST_PAUSE_S: Final = 1e6
 _PAUSED: Final = "paused: diel sweep RUN_DIR --resume goes on"
 _LOGGED_WITHIN_S: Final[Mapping[str, float]] = {"finished": 60.0, "stopped": 5.0}
 """How long the log of trials may take after the last trial, by how the sweep has ended."""
+_MORE_PASSES: Final = 10
 _UNRANKED_SHOWN: Final = 3
 """Number of trials of which the log says at once that their metrics do not give the objectives."""
 
@@ -148,6 +149,7 @@ class _MasterLoop:
         self._queue = TrialQueue(plan.search.size)
         self._saves_models: bool | None = None
         self._known_trainers: set[int] = set()
+        self._kept_trials: dict[int, int | None] = {}
         self._is_other_device = False
         self._model = ""
         self._quarantined: frozenset[int] = frozenset()
@@ -194,6 +196,7 @@ class _MasterLoop:
             self._earlier,
             record=lambda record: self._write([record]),
             reason_to_end=self._why_over,
+            left_s=lambda: self._search.left_s(self._elapsed_s),
         )
 
     def resume(self) -> None:
@@ -237,7 +240,11 @@ class _MasterLoop:
             quarantined=self._quarantined,
             not_to_try=self._not_to_try,
             run_session=self._ctx.session,
-            aim=Aim(objective.text, objective.maximise, self._search.has_time_limit),
+            aim=Aim(
+                objective.text,
+                objective.maximise,
+                has_time_limit=self._search.left_s(0.0) is not None,
+            ),
         )
 
     def declare(self) -> None:
@@ -415,13 +422,19 @@ class _MasterLoop:
 
     def _time_cause(self) -> StopCause:
         """Return why trials are to end: the time is over, and a trial has a result or not yet."""
-        elapsed_s = time.monotonic() - self._started_s
-        if not self._search.is_late(elapsed_s):
+        elapsed_s = self._elapsed_s
+        left_s = self._search.left_s(elapsed_s)
+        if left_s is None or left_s > 0:
             return StopCause.NO
         if not self._search.best and self._late_tries < _HOPELESS:
             return StopCause.TIME_ONCE_REPORTED
         self._search.clock(elapsed_s)
         return StopCause.TIME
+
+    @property
+    def _elapsed_s(self) -> float:
+        """Seconds since this session began."""
+        return time.monotonic() - self._started_s
 
     def _record_untried(self, trial: int) -> None:
         """Record a trial that has not begun as stopped."""
@@ -440,10 +453,9 @@ class _MasterLoop:
         self._write([record])
 
     def _save_best(self) -> None:
-        """Have a trainer write the model of the best trial.
+        """Have a trainer write the model of the best trial: the one that has kept its network.
 
-        The trainer trains it again, the same network bit for bit: so the models of all other trials
-        need not be written.
+        If none has, one trains it again, the same network bit for bit.
         """
         best = self._results.best_rows.best[0]
         number = best["trial"]
@@ -453,9 +465,18 @@ class _MasterLoop:
         objective = self._search.objectives[0].text
         metrics = {name: best[name] for name in METRICS if name in best}
         provenance = provenance_of(
-            self._ctx.run_dir, self._path.parent.name, objective, best[objective], metrics
+            *(self._ctx.run_dir, self._path.parent.name, objective, best[objective], metrics),
+            epochs=self._results.ended_at.get(number),
         )
-        wanted = SaveModel(self._session, trial, self._path.with_name(BEST), provenance)
+        holders = [copy for copy, kept in self._kept_trials.items() if kept == number]
+        if not holders and self._saves_models:
+            text = "trial %d is trained again, to write its model: no trainer here has kept it"
+            self._ctx.log.info(text, number)
+        wanted = SaveModel(
+            *(self._session, trial, self._path.with_name(BEST), provenance),
+            holder=holders[0] if holders else None,
+            most_passes=3 * self._trainers + _MORE_PASSES,
+        )
         self._ctx.tuples.tput(self._tags.lease, wanted)
         while True:
             saved = self._ctx.tuples.tget(self._tags.outcome)
@@ -502,6 +523,7 @@ class _MasterLoop:
         self._dispatcher.pace.at_once = outcome.at_once
         if not outcome.worker:
             self._saves_models = outcome.saves_models
+            self._kept_trials[outcome.trainer] = outcome.kept_trial
         records = self._results.records_of(outcome, grant.attempt)
         retried = set()
         if grant.attempt <= self._plan.retries and outcome.reasons:

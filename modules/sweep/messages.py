@@ -164,6 +164,8 @@ class Outcome:
     """Trials that have not begun, for the same reason."""
     at_once: int = 1
     """How many trials this trainer runs together."""
+    kept_trial: int | None = None
+    """The trial whose network this trainer keeps: the best that it has run."""
     saves_models: bool = False
     """Whether this trainer can write the model of a trial."""
     facts: dict[str, str] = field(default_factory=dict)
@@ -183,6 +185,15 @@ class SaveModel:
     path: Path
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Where the trial comes from: `Report.provenance`."""
+    holder: int | None = None
+    """The trainer that keeps the network: others pass the order on; None if none does."""
+    passed_by: tuple[int, ...] = ()
+    most_passes: int = 0
+    """After so many, whoever has the order trains the network again."""
+
+    def is_for(self, trainer: int) -> bool:
+        """Whether a trainer carries the order out, and does not pass it on."""
+        return self.holder in (None, trainer) or len(self.passed_by) >= self.most_passes
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class SweepResults:
         Numbers of trials; those that were stopped early count as succeeded too.
     computed_by : dict of str to str
         Device facts of the first trial of an earlier session; empty if they are not known.
+    ended_at : dict of int to int
+        Of trials that time has ended, the step that their metrics are of.
     """
 
     def __init__(self, search: Search, seed: int) -> None:
@@ -73,6 +75,7 @@ class SweepResults:
         self._curves = 0
         self.succeeded = self.failed = self.stopped = self.diverged = 0
         self.computed_by: dict[str, str] = {}
+        self.ended_at: dict[int, int] = {}
 
     def read(self, ledger: Path, recorded: Bitmap) -> Iterator[list[dict[str, Any]]]:
         """Add what a ledger holds that is not in `recorded`; yield the rows, many at a time.
@@ -262,6 +265,8 @@ class SweepResults:
         for objective, value in zip(self._search.objectives, values, strict=False):
             if type(row.get(objective.text)) not in (int, float):  # not there, or true
                 row[objective.text] = value
+        if (best_step := best_step_of(record)) is not None:
+            self.ended_at[trial] = best_step
         is_good = state == FINISHED and self.best_rows.add(row)
         # For the report: a row that is among its best at the end is so when it comes.
         if "reports" in record and (is_good or state == STOPPED):
@@ -282,6 +287,13 @@ class SweepResults:
             for name in self._search.space.names
             if name in row and row[name] != self._absent[name]
         }
+
+
+def best_step_of(record: Mapping[str, Any]) -> int | None:
+    """Return the step that the metrics of a trial are of that time has ended; None for others."""
+    ended = record.get(ENDED_BY_TIME)
+    step = ended.get("best_step") if isinstance(ended, dict) else None
+    return step if type(step) is int and step > 0 else None
 
 
 def state_of(record: Mapping[str, Any]) -> str:

@@ -196,6 +196,12 @@ class InProcessRunner:
         at_once: int = getattr(self._train, "at_once", 1)
         return at_once
 
+    @property
+    def kept_trial(self) -> int | None:
+        """The trial whose network the task keeps; None if it keeps none."""
+        kept: int | None = getattr(self._train, "kept_trial", None) if self.trains_networks else None
+        return kept
+
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial."""
         self._note(trial.number, trial.number + 1)

@@ -88,6 +88,8 @@ class SubprocessRunner:
         self.saves_models = False
         self.aim: Aim | None = None
         self._sent_aim: Aim | None = None
+        self.kept_trial: int | None = None
+        """The trial whose network the process keeps; None if it keeps none."""
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial."""
@@ -108,6 +110,7 @@ class SubprocessRunner:
                 kind, *rest = self._receive(deadline_s, end)
                 if kind == "result":
                     result: TrialResult = rest[0]
+                    self.kept_trial = rest[1]
                     if end.is_told and result.is_stopped:
                         result.is_out_of_time = True
                     return result
@@ -115,7 +118,7 @@ class SubprocessRunner:
                 curve.add(step, metrics)
                 self._progress(step, None, f"trial {trial.number}, step {step}")
                 goes_on = on_report is None or on_report(trial.number, step, metrics)
-                self._send(goes_on and not end.cause)
+                self._send(goes_on and not end.tell())
         except _OutOfTime:
             _, last = curve.last or (0, {})
             return TrialResult(
@@ -147,7 +150,7 @@ class SubprocessRunner:
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(folder.parent), *filter(None, [environment.get("PYTHONPATH")])]
         )
-        self._sent_aim = None
+        self._sent_aim = self.kept_trial = None
         self._link, child_end = Pipe()
         with child_end:
             self._process = start_helper(
@@ -248,7 +251,7 @@ class SubprocessRunner:
             self._process.wait()
         if self._link is not None:
             self._link.close()
-        self._process = self._link = None
+        self._process = self._link = self.kept_trial = None
 
     def close(self) -> None:
         """End the process."""
@@ -286,11 +289,17 @@ class _EndInTime:
             return StopCause.NO if self._curve.last is None else StopCause.TIME
         return StopCause(cause)
 
-    def is_late(self) -> bool:
-        """Tell the process if it is time for that; return whether it should have ended by now."""
-        if not self.is_told and self.cause == StopCause.TIME:
+    def tell(self) -> StopCause:
+        """Return why the trial is to end; tell the process if the time is over."""
+        cause = self.cause
+        if cause == StopCause.TIME and not self.is_told:
             self._late_s = time.monotonic() + _GRACE_S
             self._send(StopCause.TIME)
+        return cause
+
+    def is_late(self) -> bool:
+        """Tell the process if it is time for that; return whether it should have ended by now."""
+        self.tell()
         return time.monotonic() >= self._late_s
 
 
@@ -342,7 +351,7 @@ def work(descriptor: int) -> None:
         elif isinstance(order, SaveModel):
             link.send(("saved", *_saved(runner, order)))
         else:
-            link.send(("result", runner(order, on_report)))
+            link.send(("result", runner(order, on_report), runner.kept_trial))
 
 
 class _TimeOver:

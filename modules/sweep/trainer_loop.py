@@ -14,7 +14,6 @@ from diel import describe_error
 from diel.errors import TupleTimeout
 
 from ..trial import (
-    IsToStop,
     LearningCurve,
     OnReport,
     ShowProgress,
@@ -55,6 +54,7 @@ NOT_TRIED: Final = "was under way twice when the run was ended: not tried again"
 _SHOWN_FAILURES: Final = 5
 _SHOW_EVERY_S: Final = 0.5
 _LOOK_FOR_STOPS_EVERY_S: Final = 0.25
+_PASS_EVERY_S: Final = 0.02
 
 
 def run_trainer(ctx: Context, task: Task, limits: Limits) -> int:
@@ -115,7 +115,16 @@ def run_leases(
                     return trials
                 continue  # of an iteration whose trainer was given up
             if isinstance(lease, SaveModel):
-                ctx.tuples.tput(tags.outcome, _save_model(lease, runner))
+                if lease.is_for(ctx.copy_index):
+                    if lease.holder not in (None, ctx.copy_index):
+                        text = "trial %d is trained again: the trainer that kept it has gone"
+                        ctx.log.info(text, lease.trial.number)
+                    ctx.tuples.tput(tags.outcome, _save_model(lease, runner))
+                    continue
+                if ctx.copy_index in lease.passed_by:
+                    time.sleep(_PASS_EVERY_S)  # the others are about to look for it
+                passed_by = (*lease.passed_by, ctx.copy_index)
+                ctx.tuples.tput(tags.lease, replace(lease, passed_by=passed_by))
                 continue
             order = orders.get(lease.session) or _order(ctx, tags, lease.session)
             if order is None or order.run_session != ctx.session:
@@ -144,11 +153,12 @@ def run_leases(
                     suited_runner,
                     on_report,
                     together=several,
-                    is_to_stop=stops,
+                    stops=stops,
                 )
             outcome.at_once = getattr(runner, "at_once", 1)
             outcome.facts = getattr(runner, "facts", {})
             outcome.saves_models = getattr(runner, "saves_models", False)
+            outcome.kept_trial = getattr(runner, "kept_trial", None)
             # Put before the claim ends: a lease is out, or its outcome is there.
             ctx.tuples.tput(tags.outcome, outcome)
         trials += len(outcome.metrics)
@@ -175,7 +185,7 @@ def _run_lease(
     on_report: OnReport | None,
     *,
     together: bool,
-    is_to_stop: IsToStop | None = None,
+    stops: StopRequests | None = None,
 ) -> tuple[Outcome, list[tuple[int, str]]]:
     """Run the trials of a lease; return their outcome, and the details of those that failed."""
     numbers = range(lease.start, lease.stop)
@@ -190,14 +200,6 @@ def _run_lease(
     details: list[tuple[int, str]] = []
     add_metrics, add_start = outcome.metrics.append, outcome.started_s.append
     add_seconds, clock = outcome.seconds.append, time.perf_counter
-    has_result = False
-
-    def why_not(trial: int) -> StopCause:
-        cause = StopCause.NO if is_to_stop is None else StopCause(is_to_stop(trial))
-        if cause == StopCause.TIME_ONCE_REPORTED:
-            return StopCause.TIME if has_result else StopCause.NO
-        return cause
-
     ended_s = clock()
     since_1970_s = time.time() - ended_s
     done_together: list[TrialResult | None] = []
@@ -214,7 +216,7 @@ def _run_lease(
         result = done_together[place] if done_together else None
         if result is not None:
             ended_s += share_s
-        elif cause := why_not(trial.number):
+        elif cause := StopCause.NO if stops is None else stops.before(trial.number):
             result = TrialResult(is_stopped=True)
             if cause == StopCause.TIME:
                 if not done_together:
@@ -227,7 +229,8 @@ def _run_lease(
         add_metrics(result.metrics)
         add_start(since_1970_s + started_s)
         add_seconds(ended_s - started_s)
-        has_result = has_result or not (result.reason or trial.number in outcome.untried)
+        if stops is not None and result.metrics and not result.reason:
+            stops.has_result = True
         if result.reports and (on_report is None or result.is_out_of_time):
             # Else the master has them.
             outcome.reports[trial.number] = result.reports
@@ -241,17 +244,33 @@ def _run_lease(
         if ended_s > give_back_s and not done_together:
             break
     del points[len(outcome.metrics) :]
+    if stops is not None and len(outcome.untried) == len(outcome.metrics):
+        stops.has_result = False  # the master knows it by now, and wants more
     return outcome, details
 
 
 class StopRequests:
-    """The trials that are to end, as the master has put them; read now and then."""
+    """The trials that are to end, as the master has put them; read now and then.
+
+    Attributes
+    ----------
+    has_result : bool
+        Whether a trial has ended here with metrics, of which the master need not know yet.
+    """
 
     def __init__(self, ctx: Context, tags: Tags) -> None:
         self._tuples, self._tag = ctx.tuples, tags.stops
         self._due_s = 0.0
         self._stops = Stops("")
         self.session = ""
+        self.has_result = False
+
+    def before(self, trial: int) -> StopCause:
+        """Return why a trial is not to begin."""
+        cause = self(trial)
+        if cause == StopCause.TIME_ONCE_REPORTED:
+            return StopCause.TIME if self.has_result else StopCause.NO
+        return cause
 
     def __call__(self, trial: int) -> StopCause:
         """Return why a trial is to end."""

@@ -1,0 +1,210 @@
+"""The time of a sweep: trials end with it, and those that have reported something count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dnn
+from modules.best_network import BestNetwork
+from modules.objective import Aim
+from modules.sweep.leases import Pace, TrialQueue
+from modules.sweep.ledger import ENDED_BY_TIME, trials_of
+from modules.sweep.models import trial_of
+from modules.trial import Report, StopCause
+
+from .sweeping import Sweep
+from .test_kept_models import heart, swept
+
+ENDLESS = """
+import os, time
+def train(parameters, report):
+    x, step = parameters["x"], 0
+    while True:
+        step += 1
+        time.sleep(report.options.get("seconds", 0.01))
+        if not report(step, score=x - abs(step - 5)):
+            return {"score": -1e6}
+
+def once(parameters, report):
+    started = report.folder / "hangs.txt"
+    if parameters["x"] == 1:
+        started.write_text(str(os.getpid()))
+        time.sleep(600)
+    while not started.exists():
+        time.sleep(0.01)
+    return {"score": 1.0}
+
+def fails(parameters, report):
+    raise ValueError("always")
+"""
+NEVER_ENDS = 10**6
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    found = Sweep(tmp_path)
+    (tmp_path / "mine.py").write_text(ENDLESS)
+    return found
+
+
+def random(**more: Any) -> dict[str, Any]:
+    space = {"x": {"from": 0, "to": 9, "step": 1}}
+    return {"space": space, "strategy": "grid", **more}
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("rule", [None, {"rule": "median", "startup_trials": 99}])
+def test_trials_under_way_end_with_their_best_report(
+    sweep: Sweep, isolated: bool, rule: Any
+) -> None:
+    wanted = random(until={"time": 0.3}, **({} if rule is None else {"early_stopping": rule}))
+    done = sweep.run(wanted, isolated=isolated)
+    results = [record for record in sweep.records if record["state"] == "finished"]
+    assert done.returned["trial"] in [record["trial"] for record in results]
+    for record in results:
+        ended = record[ENDED_BY_TIME]
+        scores = {step: metrics["score"] for step, metrics in record["reports"]}
+        assert record["metrics"]["score"] == scores[ended["best_step"]] == max(scores.values())
+        assert ended["at_step"] == max(scores)
+    states = {row["state"].partition(":")[0] for row in sweep.rows}
+    assert "out of time" in states <= {"out of time", "stopped"}
+
+
+def test_without_a_result_the_first_report_ends_the_sweep(sweep: Sweep) -> None:
+    sweep.run(random(until={"time": 1e-3}), options={"seconds": 0.05}, trainers=1)
+    (record,) = sweep.records
+    best = record[ENDED_BY_TIME]["best_step"]
+    assert record["metrics"] == {"score": -abs(best - 5)}
+
+
+def test_a_sweep_of_failures_ends_nevertheless(sweep: Sweep) -> None:
+    space = {"x": {"from": 0, "to": 999, "step": 1}}
+    with pytest.raises(Exception, match="no trial has succeeded"):
+        sweep.run(random(until={"time": 1e-3}, space=space), train="fails")
+    assert 0 < len(sweep.records) < 100
+
+
+def test_a_process_that_reports_nothing_is_ended(sweep: Sweep) -> None:
+    sweep.run(random(until={"time": 1e-3}), train="once", isolated=True)
+    states = {record["trial"]: record for record in sweep.records}
+    assert states[0]["state"] == "finished"
+    assert (states[1]["state"], states[1]["metrics"]) == ("stopped", {})
+    assert "had reported nothing" in states[1]["reason"]
+
+
+def test_it_goes_on_from_its_ledger_for_as_long_again(sweep: Sweep) -> None:
+    for trials in (1, 2):
+        sweep.run(random(until={"time": 0.2}), trainers=1)
+        assert len(sweep.records) == trials
+
+
+SLOW = {"epochs": NEVER_ENDS, "learning_rate": [0.01, 0.03, 0.1, 0.3]}
+
+
+@pytest.mark.parametrize(
+    ("space", "options"),
+    [
+        ({**SLOW, "hidden": [[4]]}, {}),
+        ({**SLOW, "hidden": [[4], [6]]}, {"isolated": True}),
+        ({**SLOW, "hidden": [[4]], "batch_growth": 1.1}, {}),
+        ({**SLOW, "hidden": [[4]]}, {"patience": NEVER_ENDS}),
+    ],
+)
+def test_networks_keep_their_best_epoch(tmp_path: Path, space: Any, options: Any) -> None:
+    data = heart(tmp_path)
+    folder = swept(tmp_path, {**data, **options}, space=space, until={"time": 0.5}, seed=3)
+    records = list(trials_of(folder / "trials.jsonl"))
+    ended = [record for record in records if ENDED_BY_TIME in record]
+    assert ended
+    assert all(record["state"] == "finished" for record in ended)
+    for record in ended:
+        assert record["metrics"]["best_epoch"] == record[ENDED_BY_TIME]["best_step"]
+        scores = [metrics["accuracy"] for _, metrics in record["reports"]]
+        assert "patience" in options or record["metrics"]["accuracy"] >= max(scores)
+    best = min(records, key=lambda each: (-each["metrics"].get("accuracy", -1), each["trial"]))
+    assert trial_of(folder / "best.safetensors") == best["trial"]
+    model = dnn.load(folder / "best.safetensors")
+    table = dnn.load_dataset(data["dataset"], tmp_path / data["path"])
+    _, held_out = dnn.train_validation_split(table, 0.2, seed=0)
+    scores = model.evaluate(held_out.x, held_out.y)
+    assert scores == {name: best["metrics"][name] for name in scores}
+    assert model.provenance["epochs"] == best["metrics"]["best_epoch"]
+
+
+@pytest.mark.parametrize(
+    ("space", "options"),
+    [
+        ({"hidden": [[4], [5]], "epochs": [2, 3]}, {}),
+        ({"hidden": [[4]], "epochs": 3, "learning_rate": [0.1, 0.2, 0.3, 0.4]}, {}),
+        ({"hidden": [[4]], "epochs": 9}, {"patience": 1}),
+        ({"hidden": [[4]], "epochs": [2, 3], "batch_norm": True, "average": 0.9}, {}),
+        ({"hidden": [[4]], "epochs": [2, 3]}, {"isolated": True}),
+    ],
+)
+def test_the_network_that_is_kept_is_the_one_trained_again(
+    tmp_path: Path, space: Any, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for name in ("kept", "again"):
+        place = tmp_path / name / "run"
+        place.mkdir(parents=True)
+        if name == "again":
+            monkeypatch.setattr(BestNetwork, "offer", lambda *given: None)
+            options = {name: value for name, value in options.items() if name != "isolated"}
+        folder = swept(place, {**heart(place), **options}, space=space)
+        found.append(dnn.load(folder / "best.safetensors"))
+    kept, again = found
+    assert kept.provenance == again.provenance
+    for name, array in kept.network.parameters.items():
+        np.testing.assert_array_equal(array, again.network.parameters[name])
+    x = np.zeros((1, 13))
+    np.testing.assert_array_equal(kept.predict(x), again.predict(x))
+
+
+def test_which_network_is_kept() -> None:
+    aim, best = Aim("loss", maximise=False), BestNetwork()
+    asked = []
+
+    def offer(trial: int, loss: float, cause: StopCause = StopCause.NO, aim: Any = aim) -> None:
+        stops = (lambda trial: cause) if cause else None
+        report = Report(trial, 7, options={}, folder=Path(), aim=aim, is_to_stop=stops)
+        report.check_stop()
+        best.offer(report, {"loss": loss}, lambda: asked.append(trial) or trial)  # type: ignore
+
+    offer(3, 0.5)
+    offer(4, 0.5)
+    offer(5, float("nan"))
+    offer(6, 0.1, StopCause.REQUESTED)
+    offer(7, 0.1, aim=None)
+    assert best.trial == 3
+    offer(2, 0.5)
+    offer(8, 0.2, StopCause.TIME)
+    assert (best.trial, asked) == (8, [3, 2, 8])
+
+
+def test_leases_are_sized_by_the_time_that_is_left() -> None:
+    pace = Pace()
+    assert pace.size(10_000, 2, 60.0) == 1  # nothing is known
+    pace.observe(1, 0.5)
+    pace.at_once = 128
+    assert pace.size(10_000, 2) == 128
+    assert pace.size(10_000, 2, 60.0) == 60
+    assert pace.size(10_000, 2, 6.0) == 6
+    assert pace.size(None, 2, 6.0) <= 6
+    assert pace.size(10_000, 2, 0.0) == pace.size(10_000, 2, -1.0) == 1
+    pace.trial_s = 0.0
+    assert pace.size(10_000, 2, 1.0) == pace.size(10_000, 2)
+
+
+def test_trials_that_have_not_begun_are_given_out_again() -> None:
+    queue = TrialQueue(10)
+    grant = queue.take(4)
+    assert grant is not None
+    queue.came_back(grant.lease, 4, {1}, {2, 3})
+    again = [queue.take(1) for _ in range(3)]
+    assert [(each.start, each.attempt) for each in again if each] == [(1, 2), (2, 1), (3, 1)]
+    assert 0 in queue.recorded
