@@ -42,7 +42,7 @@ class BestNetwork:
         progress: Callable[[], Progress],
         best_epoch: int | None = None,
     ) -> None:
-        """Keep the network of a trial that has ended, if it is the best so far; of equals the first.
+        """Keep the network of a trial that has ended, if none so far is as good.
 
         `progress` returns the network. Trials that were stopped early have no rank, except by time.
         """

@@ -150,8 +150,8 @@ class FusedTrainings:
         """Train the networks of trials; return, for each trial and seed, the metrics of each split.
 
         A trial comes with its seeds, for each of them the seed of each split. Metrics are empty if
-        float16 was too narrow, or the time of the sweep is over. If there is a single split, the trial's report gets the learning
-        curve of the first seed.
+        float16 was too narrow, or the time of the sweep is over. If there is a single split, the
+        trial's report gets the learning curve of the first seed.
         """
         jobs, plan = self._rounds.jobs, self._plan
         self._has_reported = False
@@ -281,8 +281,8 @@ class FusedTrainings:
                     curves[k].append((done, metrics))
                 self._has_reported = True
             for k in active if kept else ():
-                metrics = curves[k][-1][1] if done in points else None
-                kept[k].note(done, partial(networks.snapshot, k), metrics)
+                scored = curves[k][-1][1] if done in points else None
+                kept[k].note(done, partial(networks.snapshot, k), scored)
             return [
                 k
                 for k in active
@@ -369,7 +369,7 @@ class FusedTrainings:
         return found
 
     def _interrupts(self) -> bool:
-        """Whether the time of the sweep is over, between two steps of a plan: then it ends there."""
+        """Whether the time of the sweep is over, between two steps of a plan: it ends there."""
         assert self._watched is not None
         self._is_interrupted = self._watched.is_time_over(has_reported=self._has_reported)
         return self._is_interrupted

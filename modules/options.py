@@ -80,7 +80,14 @@ class UntilOptions(BaseModel):
         default=None, allow_inf_nan=False, description="no further trial begins once one is as good"
     )
     time: float | str | None = Field(
-        default=None, description='no further trial begins after it: seconds, or as "2 h"'
+        default=None,
+        description='trials end then, and count with their best epoch: seconds, or as "2 h"',
+    )
+    core_hours: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="trials end so once all ranks of trainers have taken so many hours together",
     )
 
     @field_validator("time")
@@ -94,6 +101,16 @@ class UntilOptions(BaseModel):
     def time_s(self) -> float | None:
         """The time, in seconds."""
         return None if self.time is None else float(self.time)
+
+    @property
+    def core_s(self) -> float | None:
+        """The time of all ranks of trainers together, in seconds."""
+        return None if self.core_hours is None else 3600 * self.core_hours
+
+    @property
+    def has_time(self) -> bool:
+        """Whether a time ends the sweep."""
+        return self.time is not None or self.core_hours is not None
 
 
 class SweepOptions(BaseModel):
@@ -274,7 +291,7 @@ class SweepOptions(BaseModel):
             )
 
     def _limit_problems(self) -> Iterator[InitErrorDetails]:
-        if self._is("is_exhaustive") or self.trials or self.until.time is not None:
+        if self._is("is_exhaustive") or self.trials or self.until.has_time:
             return
         if self._is_users_strategy:
             return  # a user's strategy ends the sweep itself

@@ -144,7 +144,9 @@ class NetworkTrainer:
                 results.append(once() if scheme is not None else self._with_all_memory(once))
                 if len(rounds) == 1 and report.is_stopped:
                     first = of_seeds[0]
-                    return self._evaluated([first]) if report.is_out_of_time and first[0] else first[0]
+                    return (
+                        self._evaluated([first]) if report.is_out_of_time and first[0] else first[0]
+                    )
                 if report.is_out_of_time:
                     return so_far
             if len(rounds) > 1 and not jobs[number].is_test:

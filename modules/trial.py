@@ -299,10 +299,11 @@ class Report:
         self.metrics = metrics
         self.curve.add(step, metrics)
         self.show(step)
-        if self._on_report is not None and not self._is_stopped:
-            if not self._on_report(self.trial, step, sound_metrics(metrics)):
-                self.is_out_of_time = self.is_time_over(has_reported=True)
-                self._is_stopped = True
+        if self._on_report is None or self._is_stopped:
+            return not self._is_stopped
+        self._is_stopped = not self._on_report(self.trial, step, sound_metrics(metrics))
+        if self._is_stopped:
+            self.is_out_of_time = self.is_time_over(has_reported=True)
         return not self._is_stopped
 
     def show(self, step: int) -> None:

@@ -17,6 +17,7 @@ __all__ = ["History"]
 
 INTERRUPTED: Final = "interrupted within an epoch"
 
+
 @dataclass(repr=False)
 class History:
     """Losses, metrics and times of each epoch, of one call of `fit` or of all calls.

@@ -293,6 +293,9 @@ def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) 
         found = int(number) if isinstance(number, str) and number.isdecimal() else number
         return as_integer(found, lease.start, lease.stop - 1)
 
+    def trials(name: str) -> set[int]:
+        return {trial_of(trial) for trial in fields.get(name, ())}
+
     reasons = {trial_of(trial): str(why) for trial, why in fields["reasons"].items()}
     metrics = []
     for trial, given in enumerate(fields["metrics"], start=lease.start):
@@ -311,7 +314,6 @@ def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) 
         [as_number(at, 0, _LATEST_S) for at in fields["started_s"]],
         [as_number(seconds, 0) for seconds in fields["seconds"]],
         reasons,
-        *({trial_of(trial) for trial in fields.get(name, ())} for name in _TRIALS),
         facts={str(name): str(fact) for name, fact in fields["facts"].items()},
         at_once=as_integer(fields["at_once"], 1, MOST_TRIALS),
         reports={
@@ -321,6 +323,9 @@ def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) 
             for trial, reports in fields["reports"].items()
         },
         worker=worker,
+        stopped=trials("stopped"),
+        out_of_time=trials("out_of_time"),
+        untried=trials("untried"),
     )
 
 

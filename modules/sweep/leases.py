@@ -249,8 +249,9 @@ class TrialQueue:
     ) -> Grant | None:
         """Take back a lease of which the first `done` trials were tried; return its grant.
 
-        Trials in `retried` are given out again, and those in `untried`, which have not begun. For a lease that came back before, whose trials
-        were run twice, by a trainer that was given up and by another, return None: nothing changes.
+        Trials in `retried` are given out again, and those in `untried`, which have not begun. For a
+        lease that came back before, whose trials were run twice, by a trainer that was given up and
+        by another, return None: nothing changes.
         """
         out = self._out.pop(lease, None)
         if out is None:

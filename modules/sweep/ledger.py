@@ -44,6 +44,8 @@ _SYNC_SHARE: Final = 0.05
 """Largest share of the time of a sweep that is spent on syncing lines to the disk."""
 _TABLE: Final = re.compile(r"results(-[0-9]{1,9})?\.csv")
 _OF_REQUEST: Final = b'{"request": '
+_LIMITS: Final = "until"
+"""The option that may differ when a sweep goes on: what was tried stays what it is."""
 _NEEDED: Final = ("state", "parameters", "metrics")
 MOST_TRIALS: Final = 2**32
 """More than any sweep has: a bit is kept for each up to the last one."""
@@ -86,7 +88,8 @@ class Ledger:
         if has_begun(path):
             # An option that did not exist yet when the sweep began counts as one that is not used.
             there, here = about_of(path), as_written(about)
-            odd = sorted(key for key in {*there, *here} if there.get(key) != here.get(key))
+            keys = {*there, *here} - {_LIMITS}
+            odd = sorted(key for key in keys if there.get(key) != here.get(key))
             if odd:
                 raise LedgerError(f"{path} is of another sweep: see {', '.join(odd)}")
         self._path, self._may_be_replaced = path, is_led is not None

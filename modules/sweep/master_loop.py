@@ -157,6 +157,7 @@ class _MasterLoop:
         self._failed_before = self._unranked = 0
         self._started_s = time.monotonic()
         self._late_tries = 0
+        self._core_s, self._clocked_s = 0.0, self._started_s
         self._time = StopCause.NO
         self._steering = Steering(plan.search, self._queue)
         self._look_s = 0.0
@@ -196,7 +197,7 @@ class _MasterLoop:
             self._earlier,
             record=lambda record: self._write([record]),
             reason_to_end=self._why_over,
-            left_s=lambda: self._search.left_s(self._elapsed_s),
+            left_s=self._left_s,
         )
 
     def resume(self) -> None:
@@ -210,6 +211,9 @@ class _MasterLoop:
         for rows in self._results.read(self._path, self._queue.recorded):
             self._output.add(rows)
         self._failed_before = self._results.failed
+        # What earlier sessions have taken: the time between their trials is not known.
+        copies = max(1, self._trainers)
+        self._core_s = self._results.seconds * self._ctx.ranks_of(self._tags.trainer) / copies
         for tag in self._tags.of_earlier_sessions:
             self._ctx.tuples.collect(tag)
         left_over = take_in_flight(self._ctx.run_dir, self._tags)
@@ -416,25 +420,28 @@ class _MasterLoop:
             self._stop_if_enough()
         else:
             self._ctx.log.warning(
-                "the time is over, and no trial has a result: trials go on until the first one has"
+                "its time is over, and no trial has a result: trials go on until the first one has"
             )
         self._put_stops()
 
     def _time_cause(self) -> StopCause:
         """Return why trials are to end: the time is over, and a trial has a result or not yet."""
-        elapsed_s = self._elapsed_s
-        left_s = self._search.left_s(elapsed_s)
+        left_s = self._left_s()
         if left_s is None or left_s > 0:
             return StopCause.NO
         if not self._search.best and self._late_tries < _HOPELESS:
             return StopCause.TIME_ONCE_REPORTED
-        self._search.clock(elapsed_s)
+        self._search.clock(self._clocked_s - self._started_s, self._core_s)
         return StopCause.TIME
 
-    @property
-    def _elapsed_s(self) -> float:
-        """Seconds since this session began."""
-        return time.monotonic() - self._started_s
+    def _left_s(self) -> float | None:
+        """Return for how many seconds trials may go on; None without a limit of time."""
+        now_s, here = time.monotonic(), self._ctx.ranks_of(self._tags.trainer)
+        joined = sum(self._workers.here.values())
+        ranks = here + joined * here // max(1, self._trainers)
+        self._core_s += ranks * (now_s - self._clocked_s)
+        self._clocked_s = now_s
+        return self._search.left_s(now_s - self._started_s, self._core_s, ranks)
 
     def _record_untried(self, trial: int) -> None:
         """Record a trial that has not begun as stopped."""
@@ -502,7 +509,11 @@ class _MasterLoop:
         hopeless = not self._results.succeeded and failed >= _HOPELESS
         if hopeless:
             return f"{failed} trials have failed, and none has succeeded"
-        words = {"objective": "the objective is reached", "time": "its time is over"}
+        words = {
+            "objective": "the objective is reached",
+            "time": "its time is over",
+            "core hours": "its core hours are used up",
+        }
         return words.get(self._search.reason or "", "")
 
     def _answer(self, report: IntermediateReport) -> None:

@@ -60,6 +60,8 @@ class SweepResults:
         Device facts of the first trial of an earlier session; empty if they are not known.
     ended_at : dict of int to int
         Of trials that time has ended, the step that their metrics are of.
+    seconds : float
+        How long the trials of earlier sessions have taken.
     """
 
     def __init__(self, search: Search, seed: int) -> None:
@@ -76,6 +78,7 @@ class SweepResults:
         self.succeeded = self.failed = self.stopped = self.diverged = 0
         self.computed_by: dict[str, str] = {}
         self.ended_at: dict[int, int] = {}
+        self.seconds = 0.0
 
     def read(self, ledger: Path, recorded: Bitmap) -> Iterator[list[dict[str, Any]]]:
         """Add what a ledger holds that is not in `recorded`; yield the rows, many at a time.
@@ -107,6 +110,8 @@ class SweepResults:
             with suppress(ObjectiveError):  # raised for a curve that was reported to no rule
                 self._search.report(record["trial"], step, metrics)
         restore_choices(record["parameters"], self._choices_as_text)
+        if isinstance(seconds := record.get("seconds"), (int, float)):
+            self.seconds += seconds
         return self.add(record)
 
     def add_report(self, report: IntermediateReport) -> bool:
@@ -192,7 +197,7 @@ class SweepResults:
     def _best_in_time(
         self, metrics: dict[str, Any], reports: Reports
     ) -> tuple[dict[str, Any], dict[str, int] | None]:
-        """Return the best metrics that a trial had when its time was over, for `ENDED_BY_TIME` of what.
+        """Return the best metrics of a trial that time has ended, and the table `ENDED_BY_TIME`.
 
         Those that its function has returned, if it says which epoch they are of, or how they come
         from several splits.
@@ -297,7 +302,7 @@ def best_step_of(record: Mapping[str, Any]) -> int | None:
 
 
 def state_of(record: Mapping[str, Any]) -> str:
-    """Return the state of a finished trial as the table has it: whether time has ended it, and when."""
+    """Return the state of a finished trial in the table, which says when time has ended it."""
     ended = record.get(ENDED_BY_TIME)
     if not isinstance(ended, dict):
         return FINISHED

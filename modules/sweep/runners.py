@@ -146,6 +146,12 @@ class TrialRunner(Protocol):
         ...
 
 
+class AimedRunner(TrialRunner, Protocol):
+    """Runs one trial of a sweep, of which trials are told what it is for."""
+
+    aim: Aim | None
+
+
 class TrialProgress(Protocol):
     """Shows the progress of trials."""
 
@@ -161,9 +167,9 @@ class TrialProgress(Protocol):
 class InProcessRunner:
     """Runs trials in this process.
 
-    `is_to_stop` returns whether a trial has to stop; `aim` is what the sweep is for. `note` is called as
-    `InFlightTrials.note`, since a trial may kill this process; `comm` and `communicator`, which may
-    be replaced between trials, are what the function finds in its report.
+    `is_to_stop` returns whether a trial has to stop; `aim` is what the sweep is for. `note` is
+    called as `InFlightTrials.note`, since a trial may kill this process; `comm` and `communicator`,
+    which may be replaced between trials, are what the function finds in its report.
     """
 
     def __init__(
@@ -199,7 +205,9 @@ class InProcessRunner:
     @property
     def kept_trial(self) -> int | None:
         """The trial whose network the task keeps; None if it keeps none."""
-        kept: int | None = getattr(self._train, "kept_trial", None) if self.trains_networks else None
+        kept: int | None = (
+            getattr(self._train, "kept_trial", None) if self.trains_networks else None
+        )
         return kept
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:

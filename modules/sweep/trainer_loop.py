@@ -36,6 +36,7 @@ from .messages import (
     Tags,
 )
 from .runners import (
+    AimedRunner,
     InProcessRunner,
     Limits,
     RankGroupRunner,
@@ -96,7 +97,7 @@ def _run_trainer(ctx: Context, tags: Tags, task: Task, limits: Limits, progress:
 def run_leases(
     ctx: Context,
     tags: Tags,
-    runner: TrialRunner,
+    runner: AimedRunner,
     quarantine: Callable[[SweepOrder], AbstractContextManager[TrialRunner]] | None = None,
     stops: StopRequests | None = None,
 ) -> int:
