@@ -422,7 +422,7 @@ def train(
         report.total = most
         if report.may_run_out and rule is None:
             kept = EpochsInTime(report)
-            callbacks.append(_epoch_keeper(kept, reported))
+            callbacks.append(_epoch_copies(kept, reported))
     if checkpoints is not None:
         name = checkpoints.name(wanted, seed, data, plan)
         resumed = checkpoints.find(name, most, shown, plan.patience)
@@ -598,17 +598,17 @@ def _epoch_reports(
     return EpochReports()
 
 
-def _epoch_keeper(kept: EpochsInTime, reported: Reports) -> Callback:
+def _epoch_copies(kept: EpochsInTime, reported: Reports) -> Callback:
     """Return a callback that keeps the last and the best epoch; it stands behind the reports."""
     from dnn import Callback
 
-    class EpochKeeper(Callback):
+    class EpochCopies(Callback):
         def on_epoch_end(self, epoch: Epoch) -> str | None:
             model = epoch.model
             kept.note(len(model.history), model.snapshot, _reported_after(model, reported))
             return None
 
-    return EpochKeeper()
+    return EpochCopies()
 
 
 def _reported_after(model: NeuralNetwork, reported: Reports) -> Mapping[str, Any] | None:

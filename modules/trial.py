@@ -97,7 +97,7 @@ def known_metrics(found: Mapping[str, Any], parameters: Collection[str] = ()) ->
 
 ERRORS: Final = "standard errors"
 """Key of what a training with a single split returns beside its metrics."""
-OUT_OF_TIME: Final = "out of time"
+OUT_OF_TIME: Final = "ended by time"
 """How the state of a trial begins, in tables, that has a result though time has ended it."""
 DIVERGED: Final = "diverged"
 """The metric by which a trainer says that a training has come to NaN or infinity."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ import numpy as np
 import pytest
 
 import dnn
+from diel import parse_json
 from modules.best_network import BestNetwork
 from modules.objective import Aim
+from modules.options import SweepOptions
+from modules.sweep.joining import order_message, order_of, outcome_message, outcome_of
 from modules.sweep.leases import Pace, TrialQueue
-from modules.sweep.ledger import ENDED_BY_TIME, trials_of
+from modules.sweep.ledger import ENDED_BY_TIME, encode, trials_of
+from modules.sweep.messages import Lease, Outcome, SaveModel, SweepOrder
 from modules.sweep.models import trial_of
-from modules.trial import Report, StopCause
+from modules.trial import OUT_OF_TIME, Report, StopCause, Trial
 
 from .sweeping import Sweep
 from .test_kept_models import heart, swept
@@ -71,7 +76,7 @@ def test_trials_under_way_end_with_their_best_report(
         assert record["metrics"]["score"] == scores[ended["best_step"]] == max(scores.values())
         assert ended["at_step"] == max(scores)
     states = {row["state"].partition(":")[0] for row in sweep.rows}
-    assert "out of time" in states <= {"out of time", "stopped"}
+    assert OUT_OF_TIME in states <= {OUT_OF_TIME, "stopped"}
 
 
 def test_without_a_result_the_first_report_ends_the_sweep(sweep: Sweep) -> None:
@@ -97,9 +102,53 @@ def test_a_process_that_reports_nothing_is_ended(sweep: Sweep) -> None:
 
 
 def test_it_goes_on_from_its_ledger_for_as_long_again(sweep: Sweep) -> None:
-    for trials in (1, 2):
-        sweep.run(random(until={"time": 0.2}), trainers=1)
+    for trials, time_s in ((1, 0.2), (2, 0.3)):
+        sweep.run(random(until={"time": time_s}), trainers=1)
         assert len(sweep.records) == trials
+
+
+def test_core_hours_are_those_of_all_sessions(
+    sweep: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep.run(random(until={"core_hours": 0.2 / 3600}))
+    assert "core hours are used up" in capsys.readouterr().out
+    taken_s = sum(record["seconds"] for record in sweep.records)
+    before = len(sweep.records)
+    sweep.run(random(until={"core_hours": taken_s / 3600}))
+    assert len(sweep.records) == before
+
+
+def test_a_fit_in_one_call_is_said_not_to_end() -> None:
+    def said(trainer: dict[str, Any], **until: Any) -> list[str]:
+        options = {"space": {"C": [1.0]}, "until": until}
+        context = {"options_of": {"trainer": trainer}}
+        return SweepOptions.model_validate(options, context=context).remarks
+
+    fits = {"train": "modules.sklearn_trainer:train"}
+    (remark,) = said(fits, time=9)
+    assert remark.endswith("with isolated = true in the options of trainer it does")
+    assert len(said(fits, core_hours=1.0)) == 1
+    assert said(fits, objective=0.5) == said({**fits, "isolated": True}, time=9) == []
+    assert said({"train": "./mine.py:train"}, time=9) == said({"dataset": "digits"}, time=9) == []
+
+
+def test_workers_are_told_too() -> None:
+    order = SweepOrder("s", 1, None, aim=Aim("loss", maximise=False, has_time_limit=True))
+    assert order_of(parse_json(encode(order_message(order, 1)).encode()), "s", "") == order
+    lease = Lease("s", 1, 4, 7, [{}, {}, {}])
+    outcome = Outcome("s", 1, 4, 0, [{}, {}], [{"a": 1.0}, {}], [1.0, 2.0], [0.1, 0.0])
+    outcome.stopped, outcome.out_of_time, outcome.untried = {4, 5}, {4}, {5}
+    sent = parse_json(encode(outcome_message(outcome)).encode())
+    got = outcome_of(sent, lease, "w", 3)
+    assert (got.stopped, got.out_of_time, got.untried) == ({4, 5}, {4}, {5})
+
+
+def test_the_order_to_save_is_passed_on_to_who_keeps_the_network() -> None:
+    wanted = SaveModel("s", Trial(1, {}, 2), Path("best"), holder=2, most_passes=3)
+    assert wanted.is_for(2)
+    assert not wanted.is_for(0)
+    assert replace(wanted, passed_by=(0, 1, 0)).is_for(1)  # the holder has gone
+    assert replace(wanted, holder=None).is_for(5)
 
 
 SLOW = {"epochs": NEVER_ENDS, "learning_rate": [0.01, 0.03, 0.1, 0.3]}
