@@ -244,6 +244,7 @@ class Ensemble(Networks):
         accumulate: int = 1,
         sample_weight: npt.ArrayLike | None = None,
         validation_metrics: Sequence[str] = (),
+        interrupt: Callable[[], bool] | None = None,
     ) -> list[History]:
         """Train all networks, each on rows of its own in an order of its own.
 
@@ -279,6 +280,9 @@ class Ensemble(Networks):
             takes labels there may be one more axis, with a factor for each label.
         validation_metrics : sequence of str
             As for `NeuralNetwork.fit`.
+        interrupt : function () -> bool, optional
+            Called after each step; once it returns true the training ends there, within an epoch
+            that is not in the history.
 
         Returns
         -------
@@ -327,6 +331,7 @@ class Ensemble(Networks):
                 validation_epochs,
                 accumulate=accumulate,
                 validation_metrics=validation_metrics,
+                interrupt=interrupt,
             )
             for active in fit:
                 for k in active if rules else ():

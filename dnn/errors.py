@@ -347,6 +347,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "Schedule": (callable, "a function"),
     "Callable[[Node], Node]": (callable, "a function"),
     "Callable[[int, float], bool]": (callable, "a function"),
+    "Callable[[], bool]": (callable, "a function"),
     "Mapping[int, float]": (_is_mapping, "a mapping"),
     "Mapping[str, float | Sequence[float]]": (_is_mapping, "a mapping"),
     "Mapping[str, Any]": (_is_mapping, "a mapping"),

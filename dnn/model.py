@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -211,6 +211,7 @@ class NeuralNetwork(Networks):
         metrics: dict[str, float] | None = None,
         accumulate: int = 1,
         validation_metrics: Sequence[str] = (),
+        interrupt: Callable[[], bool] | None = None,
     ) -> History:
         """Train the network further, from its present parameters on.
 
@@ -252,6 +253,9 @@ class NeuralNetwork(Networks):
         validation_metrics : sequence of str
             Further metrics that the validation measures, by their names in
             ``catalogue("metric")``; callbacks watch them as ``"validation_rmse"``, say.
+        interrupt : function () -> bool, optional
+            Called after each step; once it returns true the training ends there, within an epoch
+            that is not in the history. Not where several ranks train a network.
 
         Returns
         -------
@@ -302,6 +306,7 @@ class NeuralNetwork(Networks):
                 accumulate=accumulate,
                 pauses=pauses,
                 validation_metrics=validation_metrics,
+                interrupt=interrupt,
             )
             (history,) = fit.histories
             stack.callback(setattr, self, "_last", None)  # it would keep the data in memory
@@ -313,7 +318,7 @@ class NeuralNetwork(Networks):
             for _ in fit:
                 if watch is not None and (reason := watch()):
                     fit.stop(0, reason)
-        if metrics is not None:
+        if metrics is not None and len(history):
             metrics |= history.last()
         precision = network.precision
         if history.diverged and precision.largest is not None:

@@ -20,6 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from .best_network import BestNetwork, EpochsInTime, settle
 from .checkpoints import Checkpoints, Resumed
 from .compute import MOST_NETWORKS, Compute
 from .evaluation import PreparedSplits, TrainingJob, errors_of_groups
@@ -137,8 +138,12 @@ class FusedTrainings:
         plan: TrialPlan = _ONCE,
         checkpoints: Checkpoints | None = None,
         start: Pretrained = _UNTRAINED,
+        best: BestNetwork | None = None,
     ) -> None:
         self._plan = plan
+        self._best = best if len(rounds) == 1 and plan.seeds == 1 else None
+        self._watched: Report | None = None
+        self._has_reported = self._is_interrupted = False
         self._checkpoints = checkpoints
         self._rounds = rounds
         self._start = start
@@ -156,10 +161,11 @@ class FusedTrainings:
         """Train the networks of trials; return, for each trial and seed, the metrics of each split.
 
         A trial comes with its seeds, for each of them the seed of each split. Metrics are empty if
-        float16 was too narrow. If there is a single split, the trial's report gets the learning
-        curve of the first seed.
+        float16 was too narrow, or the time of the sweep is over. If there is a single split, the
+        trial's report gets the learning curve of the first seed.
         """
         jobs, plan = self._rounds.jobs, self._plan
+        self._has_reported = False
         results: list[list[list[dict[str, Any]]]] = [
             [[{}] * len(self._rounds) for _ in seeds] for _, seeds, _ in trials
         ]
@@ -205,7 +211,7 @@ class FusedTrainings:
     ) -> Iterator[tuple[_Training, dict[str, Any]]]:
         """Train as many networks at once as fit; yield each training with its metrics."""
         left = trainings
-        while left:
+        while left and not left[0].report.is_time_over(has_reported=self._has_reported):
             # Parts of about one size: a small last part would gain little from one plan.
             parts = -(-len(left) // self._most_networks(left[0].wanted))
             part = left[::parts]
@@ -274,6 +280,8 @@ class FusedTrainings:
         before = trainings[0].done
         if before:
             self._resume(networks, trainings, rules, curves)
+        may_run_out = not rules and trainings[0].report.may_run_out
+        kept = [EpochsInTime(training.report) for training in trainings] if may_run_out else []
 
         def on_epoch(
             epoch: int, active: Sequence[int], histories: Sequence[History]
@@ -288,6 +296,7 @@ class FusedTrainings:
                     metrics = _metrics(history.validation[-1], done * alone_s, wanted[k])
                     curves[k].append((done, metrics))
                     reported[trainings[k].report.trial] = metrics
+                    self._has_reported = True
             if first.judge is not None and reported:
                 losers = first.judge(done, reported)
                 for k, history in zip(active, histories, strict=True):
@@ -295,13 +304,22 @@ class FusedTrainings:
                     goes_on = done < trainings[k].epochs and history.stopped is None
                     if goes_on and trainings[k].report.trial in losers:
                         trainings[k].report.stop()
-            return [k for k in active if trainings[k].report.check_stop()]
+            for k in active if kept else ():
+                scored = curves[k][-1][1] if done in shown[k] else None
+                kept[k].note(done, partial(networks.snapshot, k), scored)
+            return [
+                k
+                for k in active
+                if done < trainings[k].epochs
+                and trainings[k].report.check_stop(has_reported=bool(curves[k]))
+            ]
 
         def keep() -> None:
-            if self._checkpoints is not None:
+            if self._checkpoints is not None and not self._is_interrupted:
                 names = [training.name for training in trainings]
                 self._checkpoints.save_all(networks, names, curves, rules)
 
+        self._watched, self._is_interrupted = trainings[0].report, False
         networks.fit(
             data.rows,
             rows=[job.train + offset for job, offset in zip(jobs, offsets, strict=True)],
@@ -314,25 +332,47 @@ class FusedTrainings:
             early_stopping=rules or None,
             before_restoring=keep,
             sample_weight=data.weights(class_weight_of(wanted[0])),
+            interrupt=self._interrupts if trainings[0].report.may_run_out else None,
         )
         histories = networks.histories
-        scores = networks.evaluate(data.rows, rows=held_out, metrics=plan.metrics)
+
+        def evaluate() -> list[dict[str, float]]:
+            return networks.evaluate(data.rows, rows=held_out, metrics=plan.metrics)
+
+        for training, history in zip(trainings, histories, strict=True):
+            if history.is_interrupted:
+                training.report.check_stop(has_reported=True)
+        late = {k for k, each in enumerate(trainings) if each.report.is_out_of_time}
+        settle(
+            {k: kept[k] for k in late if kept and kept[k].last is not None},
+            networks.restore,
+            lambda: [
+                _metrics(score, len(history) * alone_s, own)
+                for score, history, own in zip(evaluate(), histories, wanted, strict=True)
+            ],
+        )
+        scores = evaluate()
         found: list[dict[str, Any]] = []
         for k, (training, score, history, curve) in enumerate(
             zip(trainings, scores, histories, curves, strict=True)
         ):
-            if self._compute.is_too_narrow(history):
+            is_empty = k in late and (len(self._rounds) > 1 or not history.loss)
+            if is_empty or self._compute.is_too_narrow(history):
                 found.append({})
                 continue
             metrics = _metrics(score, len(history) * alone_s, training.wanted)
             if rules:
                 metrics[BEST_EPOCH] = best_epoch(rules[k], history)
+            elif k in late:
+                metrics[BEST_EPOCH] = kept[k].best
             if points and training.is_shown:
                 # With patience the curve has each epoch, and the metrics are of the best of them.
-                for step, reported in (*curve, *(() if rules else ((len(history), metrics),))):
+                is_of_last = not rules and k not in late
+                for step, reported in (*curve, *(((len(history), metrics),) if is_of_last else ())):
                     training.report.curve.add(step, reported)
             metrics |= self._compute.metrics_of(history)
             found.append(marked(metrics, is_diverged=history.diverged))
+            self._offer(networks, k, training.report, found[-1])
         if len(self._rounds) == 1 and data.takes == "values":
             alone = self._rounds[0]
             guesses = loss_of(wanted[0], data.takes).point(networks(alone.validation.x))
@@ -351,6 +391,22 @@ class FusedTrainings:
                 if metrics:
                     metrics[ERRORS] = errors
         return found
+
+    def _interrupts(self) -> bool:
+        """Whether the time of the sweep is over, between two steps of a plan: it ends there."""
+        assert self._watched is not None
+        self._is_interrupted = self._watched.is_time_over(has_reported=self._has_reported)
+        return self._is_interrupted
+
+    def _offer(
+        self, networks: Ensemble, k: int, report: Report, metrics: Mapping[str, Any]
+    ) -> None:
+        """Offer a network that has been trained, to be kept if it is the best so far."""
+        from dnn import progress_of
+
+        if self._best is not None:
+            at = metrics.get(BEST_EPOCH)
+            self._best.offer(report, metrics, lambda: progress_of(networks)[k], at)
 
     @staticmethod
     def _resume(

@@ -92,8 +92,8 @@ def run(ctx: Context) -> dict[str, Any]:
             f"master: add it to the modules of group {ctx.group!r}"
         )
     search = Search(options, ctx.folder)
-    if options.remark and not any(ctx.iteration):
-        ctx.log.warning("%s", options.remark)
+    for remark in [] if any(ctx.iteration) else options.remarks:
+        ctx.log.warning("%s", remark)
     for name, read in unread_of_strategy(search.strategy):
         text = "strategy %s has %r, which diel does not read: did you mean %s?"
         ctx.log.warning(text, options.strategy["name"], name, read)
@@ -142,8 +142,8 @@ def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
 def look_at_data(
     options: Options, folder: Path, largest_bytes: int | None = None
 ) -> tuple[str, list[str]]:
-    """Return no problem, and what the number of points means for the number of trials."""
-    return "", [options.remark] if options.remark else []
+    """Return no problem, and what a user may not expect of the sweep."""
+    return "", options.remarks
 
 
 def preview_sweep(options: Options, folder: Path) -> Preview:

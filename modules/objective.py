@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -320,6 +321,33 @@ class Objective:
         if metric is None:
             return True
         return metric.highest >= threshold if self.maximise else metric.lowest <= threshold
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What trainers know of a sweep's aim: its first objective, and whether time may end trials."""
+
+    text: str
+    maximise: bool
+    has_time_limit: bool = False
+
+    def score(self, metrics: Mapping[str, Any], folder: Path) -> float | None:
+        """Return how good metrics are, larger being better; None if they cannot be ranked.
+
+        A user's function is looked for in `folder`, that of the workflow file.
+        """
+        objective = _parsed(self.text, self.maximise, folder)
+        if objective is None or judge(metrics, [objective]).reason:
+            return None
+        return objective.score(objective.value(metrics))
+
+
+@lru_cache(maxsize=1)
+def _parsed(text: str, maximise: bool, folder: Path) -> Objective | None:
+    try:
+        return Objective.parse(text, maximise, folder)
+    except (ValueError, PluginError):  # a function that is not on this machine
+        return None
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,10 @@ _READERS = {
 """By parameter: the layers it adds, the samples that these read, and parameters that go with it."""
 _BY_KIND = dict.fromkeys(re.sub(r":.*", ":<sampler>", name) for name in STRATEGIES)
 """The strategies, those of one class once."""
+_IN_ONE_CALL: Final = "modules.sklearn_trainer:train"
+"""A function for trials that reports nothing before its end."""
+_OWN_PROCESS: Final = ("isolated", "time_limit", "memory_limit")
+"""Options of a trainer for which its trials have a process of their own."""
 _VALUES_CHECKED = 1000
 _POINTS_CHECKED = 100
 
@@ -82,7 +86,14 @@ class UntilOptions(BaseModel):
         default=None, allow_inf_nan=False, description="no further trial begins once one is as good"
     )
     time: float | str | None = Field(
-        default=None, description='no further trial begins after it: seconds, or as "2 h"'
+        default=None,
+        description='trials end then, and count with their best epoch: seconds, or as "2 h"',
+    )
+    core_hours: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="trials end so once all ranks of trainers have taken so many hours together",
     )
 
     @field_validator("time")
@@ -96,6 +107,16 @@ class UntilOptions(BaseModel):
     def time_s(self) -> float | None:
         """The time, in seconds."""
         return None if self.time is None else float(self.time)
+
+    @property
+    def core_s(self) -> float | None:
+        """The time of all ranks of trainers together, in seconds."""
+        return None if self.core_hours is None else 3600 * self.core_hours
+
+    @property
+    def has_time(self) -> bool:
+        """Whether a time ends the sweep."""
+        return self.time is not None or self.core_hours is not None
 
 
 class SweepOptions(BaseModel):
@@ -154,7 +175,7 @@ class SweepOptions(BaseModel):
     trainer: str = Field(
         "trainer", description="the module that trains", json_schema_extra={"form": "module"}
     )
-
+    _is_uninterrupted: bool = PrivateAttr(False)
     _free: frozenset[str] = PrivateAttr(frozenset())
 
     @field_validator("strategy", mode="before")
@@ -242,10 +263,17 @@ class SweepOptions(BaseModel):
     def _options_of_trainer(self, info: ValidationInfo) -> Mapping[str, Any] | None:
         context = info.context or {}
         module = context.get("modules", {}).get(self.trainer)
-        options: Mapping[str, Any] | None = (
+        found: Mapping[str, Any] | None = (
             context.get("options_of", {}).get(self.trainer) if module is None else module.options
         )
-        return options
+        return found
+
+    @model_validator(mode="after")
+    def _look_at_trainer(self, info: ValidationInfo) -> SweepOptions:
+        given = self._options_of_trainer(info) or {}
+        is_here = not any(given.get(name) for name in _OWN_PROCESS)
+        self._is_uninterrupted = is_here and given.get("train") == _IN_ONE_CALL
+        return self
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
@@ -299,7 +327,7 @@ class SweepOptions(BaseModel):
             )
 
     def _limit_problems(self) -> Iterator[InitErrorDetails]:
-        if self._is("is_exhaustive") or self.trials or self.until.time is not None:
+        if self._is("is_exhaustive") or self.trials or self.until.has_time:
             return
         if self._is_users_strategy:
             return  # a user's strategy ends the sweep itself
@@ -460,6 +488,17 @@ class SweepOptions(BaseModel):
         except SpaceError:  # which is told of elsewhere
             return False
         return counted is not None and counted.size <= MOST_COUNTED
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a user may not expect of the sweep, a line each."""
+        found = [self.remark] if self.remark else []
+        if self.until.has_time and self._is_uninterrupted:
+            found.append(
+                f"{_IN_ONE_CALL} fits a trial in one call, which the time of until does not end: "
+                f"with isolated = true in the options of {self.trainer} it does"
+            )
+        return found
 
     @property
     def remark(self) -> str:

@@ -48,7 +48,9 @@ class Until:
     score: float | None = None
     """Once a trial has this score or more, no further trial begins."""
     time_s: float | None = None
-    """Seconds after the start, by `clock`, from which on no further trial begins."""
+    """Seconds after the start, by `clock`, after which trials end."""
+    core_s: float | None = None
+    """Seconds that all ranks of trainers may take together, by `clock`."""
     _reason: str | None = None
 
     def allows(self, trial: int) -> bool:
@@ -60,14 +62,22 @@ class Until:
         if self.score is not None and score is not None and score >= self.score:
             self._reason = self._reason or "objective"
 
-    def clock(self, elapsed_s: float) -> None:
-        """Set the time since the start, in seconds: nothing else measures it."""
+    def clock(self, elapsed_s: float, core_s: float = 0.0) -> None:
+        """Set the seconds since the start, and of all ranks: nothing else measures them."""
         if self.time_s is not None and elapsed_s >= self.time_s:
             self._reason = self._reason or "time"
+        if self.core_s is not None and core_s >= self.core_s:
+            self._reason = self._reason or "core hours"
+
+    def left_s(self, elapsed_s: float, core_s: float = 0.0, ranks: int = 1) -> float | None:
+        """Return for how many seconds trials may go on; None without a limit of time."""
+        left = [] if self.time_s is None else [self.time_s - elapsed_s]
+        left += [] if self.core_s is None else [(self.core_s - core_s) / max(1, ranks)]
+        return min(left, default=None)
 
     @property
     def reason(self) -> str | None:
-        """The limit that has been reached: "objective" or "time"; None if neither has."""
+        """The limit that is reached: "objective", "time" or "core hours"; None if none is."""
         return self._reason
 
 
@@ -154,7 +164,8 @@ class Search:
         wanted = options.until.objective
         first = self.objectives[0]
         score = None if wanted is None else first.score(wanted)
-        self._until = Until(options.trials, score, options.until.time_s)
+        until = options.until
+        self._until = Until(options.trials, score, until.time_s, until.core_s)
         self._is_lagged = isinstance(self.strategy, Lagged)
         self._front: ParetoFront[tuple[int, Parameters, tuple[float, ...]]] = ParetoFront()
         self._best_score: tuple[float, int] | None = None
@@ -342,13 +353,20 @@ class Search:
         """
         return judge(metrics, self.objectives)
 
-    def clock(self, elapsed_s: float) -> None:
-        """Set the time since the sweep began, in seconds."""
-        self._until.clock(elapsed_s)
+    def left_s(self, elapsed_s: float, core_s: float = 0.0, ranks: int = 1) -> float | None:
+        """Return for how many seconds trials may go on; None without a limit of time.
+
+        `elapsed_s` has passed since the sweep began, `core_s` for all `ranks` of trainers together.
+        """
+        return self._until.left_s(elapsed_s, core_s, ranks)
+
+    def clock(self, elapsed_s: float, core_s: float = 0.0) -> None:
+        """Set the time since the sweep began, and that of all ranks of trainers, in seconds."""
+        self._until.clock(elapsed_s, core_s)
 
     @property
     def reason(self) -> str | None:
-        """Why no further trial begins though there are more: "objective" or "time"."""
+        """Why no further trial begins though there may be more, as `Until.reason`."""
         return self._until.reason
 
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from diel import __version__
 
+from .best_network import BestNetwork, EpochsInTime, settle
 from .checkpoints import Checkpoints, seed_of_point
 from .compute import Compute
 from .evaluation import PreparedSplits, SplitData, errors_of_groups, means
@@ -72,7 +73,10 @@ class NetworkTrainer:
         self._rounds = rounds
         self._table = table
         self._compute = compute
-        self._together = FusedTrainings(rounds, table, compute, plan, checkpoints, start)
+        self._best = BestNetwork()
+        self._together = FusedTrainings(
+            rounds, table, compute, plan, checkpoints, start, self._best
+        )
         self._of_counts: FusedTrainings | None = None
         self.facts = compute.facts()
         if importlib.util.find_spec("safetensors") is not None:
@@ -82,6 +86,11 @@ class NetworkTrainer:
     def at_once(self) -> int:
         """How many trials it runs together: on a GPU what its memory holds, once that is known."""
         return self._together.at_once
+
+    @property
+    def kept_trial(self) -> int | None:
+        """The best trial so far, whose network is kept; None if there is none."""
+        return self._best.trial
 
     def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
         """Train once for each split, and report after each that takes part in the choice.
@@ -123,19 +132,29 @@ class NetworkTrainer:
                 self._plan.epochs_to_test(jobs, done, jobs[number].outer) if is_test else None,
                 self._checkpoints,
                 self._start,
+                report,
+                self._best if scheme is None and self._plan.seeds == 1 else None,
             )
 
+        so_far: dict[str, Any] = {}
         for number in range(len(rounds)):
             for repeat, results in enumerate(of_seeds):
                 # A rank of several cannot try again by itself.
                 once = partial(train_split, number, repeat)
                 results.append(once() if scheme is not None else self._with_all_memory(once))
                 if len(rounds) == 1 and report.is_stopped:
-                    return results[0]
+                    first = of_seeds[0]
+                    return (
+                        self._evaluated([first]) if report.is_out_of_time and first[0] else first[0]
+                    )
+                if report.is_out_of_time:
+                    return so_far
             if len(rounds) > 1 and not jobs[number].is_test:
                 so_far = self._means(of_seeds)
                 if not report(number + 1, **so_far):
-                    return so_far
+                    if number + 1 < len(rounds) or not report.is_out_of_time:
+                        return so_far
+                    report.complete()
         return self._evaluated(of_seeds)
 
     @property
@@ -148,7 +167,8 @@ class NetworkTrainer:
             return self._rounds, self._together
         rounds = self._rounds.of_counts
         self._of_counts = self._of_counts or FusedTrainings(
-            rounds, self._table, self._compute, self._plan, self._checkpoints, self._start
+            *(rounds, self._table, self._compute, self._plan, self._checkpoints),
+            *(self._start, self._best),
         )
         return rounds, self._of_counts
 
@@ -221,10 +241,12 @@ class NetworkTrainer:
                 report.curve.add(number + 1, self._means([r[: number + 1] for r in of_seeds]))
 
     def _save_model(self, parameters: dict[str, Any], report: Report, path: Path) -> Path:
-        """Train a trial's network once more, the same to the last bit, and write it.
+        """Write a trial's network: that which is kept, or trained once more, the same to the bit.
 
         Where a trial trains on several splits, it is a network that is trained on all rows.
         """
+        from dnn import resume_training
+
         wanted = Hyperparameters.model_validate(with_layers(parameters, self._layers))
         is_alone = len(self._rounds) == 1
         rounds, _ = self._data_of(wanted)
@@ -232,13 +254,19 @@ class NetworkTrainer:
         scheme = self._scheme_of(report)
         seed = self._seed(wanted, report)
         model = _model(wanted, seed, data, self._table, self._compute, scheme, self._start)
-        rule = self._plan.rule() if is_alone else None
-        epochs = None if is_alone else self._epochs_of_all(wanted, report, scheme)
-        metrics = self._plan.metrics
-        history = _fit(model, wanted, data, epochs or wanted.epochs, rule, self._compute, metrics)
         about = {**report.provenance, **self._rounds.describe()}
-        if self._plan.patience is not None:
-            about["epochs"] = len(history) if rule is None else best_epoch(rule, history)
+        kept = self._best.of(report) if is_alone and scheme is None else None
+        epochs = None if is_alone else self._epochs_of_all(wanted, report, scheme)
+        if kept is not None:
+            resume_training(model, [kept.progress])
+            if kept.best_epoch is not None:
+                about["epochs"] = kept.best_epoch
+        else:
+            rule = self._plan.rule() if is_alone else None
+            most = epochs or about.get("epochs") or wanted.epochs
+            history = _fit(model, wanted, data, most, rule, self._compute, self._plan.metrics)
+            if self._plan.patience is not None:
+                about["epochs"] = len(history) if rule is None else best_epoch(rule, history)
         if self._plan.seeds > 1:
             about["seeds"] = f"the first of {self._plan.seeds}"
         if is_alone:
@@ -366,6 +394,8 @@ def train(
     epochs: int | None = None,
     checkpoints: Checkpoints | None = None,
     start: Pretrained = _UNTRAINED,
+    trial: Report | None = None,
+    best: BestNetwork | None = None,
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
@@ -380,8 +410,11 @@ def train(
     those of `curve_epochs`. By `scheme`, a `dnn.Scheme`, several ranks train the network together;
     each of them makes the same call. `start` is what the network goes on from. A `NonFiniteError`,
     which names the layer, if the loss was never finite in float16.
+
+    The time of the sweep may end the training, as the report of its `trial` says: then it has the
+    parameters of its best epoch, and no metrics if none has ended. `best` is offered the network.
     """
-    from dnn import resume_training
+    from dnn import progress_of, resume_training
 
     wanted = Hyperparameters.model_validate(dict(parameters))
     model = _model(wanted, seed, data, table, compute, scheme, start)
@@ -389,11 +422,15 @@ def train(
     shown = shown_epochs(report, most, plan.patience)
     reported: Reports = []
     callbacks: list[Callback] = []
+    kept: EpochsInTime | None = None
     if report is not None:
         callbacks.append(
             _epoch_reports(report, wanted, data, epoch_s, shown, reported, plan, most, rule)
         )
         report.total = most
+        if report.may_run_out and rule is None:
+            kept = EpochsInTime(report)
+            callbacks.append(_epoch_copies(kept, reported))
     if checkpoints is not None:
         name = checkpoints.name(wanted, seed, data, plan)
         resumed = checkpoints.find(name, most, shown, plan.patience)
@@ -403,19 +440,42 @@ def train(
             if stopped_at is not None:  # before the end of what is kept: trained up to there
                 most, callbacks = stopped_at, []
             else:
-                (best,) = resume_training(model, [resumed.progress])
-                resumed.apply(rule, best)
+                (of_best,) = resume_training(model, [resumed.progress])
+                resumed.apply(rule, of_best)
                 reported += resumed.reports
+                if kept is not None:
+                    kept.note(len(model.history), model.snapshot, _reported_after(model, reported))
     left = most - len(model.history)
-    _fit(model, wanted, data, left, rule, compute, plan.metrics, callbacks)
-    history = model.history
+    interrupt = None
+    if trial is not None and trial.may_run_out and scheme is None:
+        interrupt = partial(_is_time_over, trial)
+    _fit(model, wanted, data, left, rule, compute, plan.metrics, callbacks, interrupt)
+    history, ended_at = model.history, None
+
+    def scored() -> dict[str, Any]:
+        metrics = model.evaluate(data.validation, metrics=plan.metrics)
+        metrics["training_time_s"] = estimated_time_s(history, epoch_s, batch_size_of(wanted))
+        return known_metrics(metrics, wanted.named_loss)
+
+    if report is not None and len(history) >= most:
+        report.complete()
+    if trial is not None and trial.is_out_of_time:
+        if kept is not None and kept.last is not None:
+            settle(
+                {0: kept},
+                lambda _, arrays: model.restore(arrays),
+                lambda: [scored()],
+            )
+            ended_at = kept.best
+        elif report is None or rule is None or not history.loss:
+            return {}
     if compute.is_too_narrow(history):
         _raise_overflow(model, history.loss[0])
-    metrics = model.evaluate(data.validation, metrics=plan.metrics)
-    metrics["training_time_s"] = estimated_time_s(history, epoch_s, batch_size_of(wanted))
-    metrics = known_metrics(metrics, wanted.named_loss)
+    metrics = scored()
     if rule is not None:
-        metrics[BEST_EPOCH] = best_epoch(rule, history)
+        ended_at = metrics[BEST_EPOCH] = best_epoch(rule, history)
+    elif ended_at is not None:
+        metrics[BEST_EPOCH] = ended_at
     elif report is not None:
         report.curve.add(len(history), metrics)
     found = marked({**metrics, **compute.metrics_of(history)}, is_diverged=history.diverged)
@@ -428,6 +488,8 @@ def train(
         (found[ERRORS],) = errors_of_groups(
             asked, len(y), lambda rows: [model.evaluate(x[rows], y[rows], metrics=asked)]
         )
+    if best is not None and report is not None:
+        best.offer(report, found, lambda: progress_of(model)[0], ended_at)
     return found
 
 
@@ -440,6 +502,7 @@ def _fit(
     compute: Compute,
     metrics: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
+    interrupt: Callable[[], bool] | None = None,
 ) -> History:
     """Train a network, with metrics for a rule of patience; callbacks are called after the rule."""
     with compute.without_warnings():
@@ -452,7 +515,14 @@ def _fit(
             class_weight=class_weight_of(wanted),
             callbacks=[*([] if rule is None else [rule]), *callbacks],
             progress=False,
+            interrupt=interrupt,
         )
+
+
+def _is_time_over(trial: Report) -> bool:
+    """Whether the time of the sweep is over, between two steps of a trial: then it ends there."""
+    has_reported = trial.curve.last is not None
+    return trial.is_time_over(has_reported=has_reported) and trial.check_stop()
 
 
 def _raise_overflow(model: NeuralNetwork, loss: float) -> NoReturn:
@@ -537,6 +607,25 @@ def _epoch_reports(
             return None if report(done, **metrics) else "stopped by the sweep"
 
     return EpochReports()
+
+
+def _epoch_copies(kept: EpochsInTime, reported: Reports) -> Callback:
+    """Return a callback that keeps the last and the best epoch; it stands behind the reports."""
+    from dnn import Callback
+
+    class EpochCopies(Callback):
+        def on_epoch_end(self, epoch: Epoch) -> str | None:
+            model = epoch.model
+            kept.note(len(model.history), model.snapshot, _reported_after(model, reported))
+            return None
+
+    return EpochCopies()
+
+
+def _reported_after(model: NeuralNetwork, reported: Reports) -> Mapping[str, Any] | None:
+    """Return what was reported after the last epoch of a network; None if nothing was."""
+    is_new = bool(reported) and reported[-1][0] == len(model.history)
+    return reported[-1][1] if is_new else None
 
 
 def _saver(

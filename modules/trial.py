@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
+from enum import IntEnum
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -26,14 +27,16 @@ from dnn import catalogue
 if TYPE_CHECKING:
     from dnn.distributed import Communicator
 
+    from .objective import Aim
+
 Metrics: TypeAlias = "dict[str, Any]"
 Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
 OnReport: TypeAlias = "Callable[[int, int, Metrics], bool]"
 """Takes a trial, a step and metrics; returns whether the trial shall go on."""
 Judge: TypeAlias = "Callable[[int, Mapping[int, Metrics]], Collection[int]]"
 """Takes a step and the metrics of trials that have come to it together; returns those to end."""
-IsToStop: TypeAlias = "Callable[[int], bool]"
-"""Returns whether a trial has been requested to end; cheap enough to be called each step."""
+IsToStop: TypeAlias = "Callable[[int], StopCause | bool]"
+"""Returns whether a trial is to end, and why; cheap enough to be called each step."""
 ShowProgress: TypeAlias = "Callable[[float, float | None, str], None]"
 """Takes how much is done, of which total, and a text, as `Context.progress` does."""
 Reports: TypeAlias = "list[tuple[int, Metrics]]"
@@ -96,8 +99,22 @@ def known_metrics(found: Mapping[str, Any], parameters: Collection[str] = ()) ->
 
 ERRORS: Final = "standard errors"
 """Key of what a training with a single split returns beside its metrics."""
+OUT_OF_TIME: Final = "ended by time"
+"""How the state of a trial begins, in tables, that has a result though time has ended it."""
 DIVERGED: Final = "diverged"
 """The metric by which a trainer says that a training has come to NaN or infinity."""
+
+
+class StopCause(IntEnum):
+    """Why a trial is to end before it has come to its end; `NO`: it goes on."""
+
+    NO = 0
+    REQUESTED = 1
+    """By a rule or a user."""
+    TIME_ONCE_REPORTED = 2
+    """The time of the sweep is over, and no trial has a result yet: it ends once it has one."""
+    TIME = 3
+    """The time of the sweep is over."""
 
 
 def trial_seed(sweep_seed: int, index: int) -> int:
@@ -204,6 +221,10 @@ class Report:
         Shows how far something is that takes long: ``progress(done, total, text)``.
     total : int or None
         How many steps there will be, if the function sets it: for displays.
+    aim : Aim or None
+        The first objective of the sweep, as far as it is known here, and whether it has a time.
+    is_out_of_time : bool
+        Whether the trial was told to stop since the time of the sweep is over.
     provenance : mapping
         Where the trial comes from, as values of JSON, where its model is to be written: ``run``,
         ``sweep``, ``trial``, ``objective``, ``metrics`` and so on. Empty in a trial.
@@ -213,11 +234,13 @@ class Report:
         "_is_stopped",
         "_is_to_stop",
         "_on_report",
+        "aim",
         "attempt",
         "comm",
         "communicator",
         "curve",
         "folder",
+        "is_out_of_time",
         "judge",
         "judged_at",
         "metrics",
@@ -244,9 +267,12 @@ class Report:
         is_to_stop: IsToStop | None = None,
         judge: Judge | None = None,
         judged_at: tuple[int, ...] | None = None,
+        aim: Aim | None = None,
     ) -> None:
         self.judge, self.judged_at = judge, judged_at
         self.trial = trial
+        self.aim = aim
+        self.is_out_of_time = False
         self.seed = seed
         self.attempt = attempt
         self.options = options
@@ -287,12 +313,14 @@ class Report:
         self.metrics = metrics
         self.curve.add(step, metrics)
         self.show(step)
-        if self._is_stopped:
-            return False
+        if self._is_stopped or (self._on_report is None and self.judge is None):
+            return not self._is_stopped
         if self.judge is not None:
             self._is_stopped = self.trial in self.judge(step, {self.trial: sound_metrics(metrics)})
         elif self._on_report is not None:
             self._is_stopped = not self._on_report(self.trial, step, sound_metrics(metrics))
+        if self._is_stopped:
+            self.is_out_of_time = self.is_time_over(has_reported=True)
         return not self._is_stopped
 
     def show(self, step: int) -> None:
@@ -301,15 +329,45 @@ class Report:
         of = "" if self.total is None else f" of {self.total}"
         self.progress(step, self.total, f"trial {self.trial}, step {step}{of}")
 
-    def check_stop(self) -> bool:
-        """Whether the trial is to stop, also if a user has requested that meanwhile."""
+    def check_stop(self, *, has_reported: bool | None = None) -> bool:
+        """Whether the trial is to stop, also if a user has requested that meanwhile.
+
+        `has_reported` says whether it has a result, where that is not reported yet.
+        """
         if not self._is_stopped and self._is_to_stop is not None:
-            self._is_stopped = self._is_to_stop(self.trial)
+            cause = self._is_to_stop(self.trial)
+            if cause == StopCause.TIME_ONCE_REPORTED:
+                has_reported = self.curve.last is not None if has_reported is None else has_reported
+                cause = StopCause.TIME if has_reported else StopCause.NO
+            self._is_stopped, self.is_out_of_time = bool(cause), cause == StopCause.TIME
         return self._is_stopped
 
     def stop(self) -> None:
         """Have the trial end early."""
         self._is_stopped = True
+
+    @property
+    def may_run_out(self) -> bool:
+        """Whether the time of the sweep may end the trial."""
+        return self.aim is not None and self.aim.has_time_limit
+
+    def is_time_over(self, *, has_reported: bool) -> bool:
+        """Whether the time of the sweep is over for a trial that has a result or not."""
+        cause = StopCause.NO if self._is_to_stop is None else self._is_to_stop(self.trial)
+        is_over = cause == StopCause.TIME
+        return is_over or (has_reported and cause == StopCause.TIME_ONCE_REPORTED)
+
+    def complete(self) -> None:
+        """Note that the training has come to its end, though its time was over at that moment."""
+        if self.is_out_of_time:
+            self._is_stopped = self.is_out_of_time = False
+
+    def score(self, metrics: Mapping[str, Any]) -> float | None:
+        """Return how good metrics are by the first objective, larger being better.
+
+        None if they cannot be ranked, or the objective is not known here.
+        """
+        return None if self.aim is None else self.aim.score(metrics, self.folder)
 
     @property
     def may_be_stopped(self) -> bool:
@@ -334,6 +392,8 @@ class TrialResult:
     """A traceback, where there is one."""
     is_stopped: bool = False
     """Whether it was stopped early."""
+    is_out_of_time: bool = False
+    """Whether it was stopped since the time of the sweep was over."""
     has_died: bool = False
     """Whether the process that ran it has died."""
     is_consequence: bool = False
@@ -354,7 +414,12 @@ def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> Trial
     """
     try:
         metrics = check_metrics(train(_copy_of(parameters), report))
-        return TrialResult(metrics, is_stopped=report.is_stopped, reports=report.curve.points)
+        return TrialResult(
+            metrics,
+            is_stopped=report.is_stopped,
+            is_out_of_time=report.is_out_of_time,
+            reports=report.curve.points,
+        )
     except BaseException as error:
         _tell_failure(report.communicator, error)
         if isinstance(error, RunStopped) or not isinstance(error, (Exception, SystemExit)):

@@ -130,6 +130,11 @@ class Context:
     run_dir = property(lambda self: self._place.run_dir)
     folder = property(lambda self: self._place.folder)
 
+    def ranks_of(self, module: str) -> int:
+        """Return how many ranks all copies of a module of the group have together."""
+        copies = () if self._channel is None else self._channel.peers.copies.get(module, ())
+        return sum(len(copy.ranks) for copy in copies) or self.copies_of.get(module, 0)
+
     @property
     def log(self) -> logging.Logger:
         """The logger of this rank."""

@@ -24,7 +24,11 @@ from dnn.training.data import Samples, is_on_host
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network, PlanKind
 
-__all__ = ["Stage", "StepPiece", "StepRun", "Trainer", "TrainingTask"]
+__all__ = ["EpochInterrupted", "Stage", "StepPiece", "StepRun", "Trainer", "TrainingTask"]
+
+
+class EpochInterrupted(Exception):
+    """An epoch has ended between two steps, since `TrainingTask.interrupt` has returned true."""
 
 
 class Stage:
@@ -141,6 +145,8 @@ class TrainingTask(NamedTuple):
         Number of pieces of nearly equal size in which each batch, or a rank's part of it, is
         computed. Their gradients are added up before the parameters move, so that it takes the
         memory of a piece only.
+    interrupt : callable, optional
+        Called after each step; once it returns true the epoch ends there, see `EpochInterrupted`.
     """
 
     update: Update | LossScaling
@@ -148,12 +154,14 @@ class TrainingTask(NamedTuple):
     batch_size: int
     inspect: Callable[[BatchPlan], None] | None = None
     accumulate: int = 1
+    interrupt: Callable[[], bool] | None = None
 
     def is_like(self, other: TrainingTask) -> bool:
         """Whether one trainer suits both tasks: same update, sizes and memory of the data."""
         mine, theirs = self.samples, other.samples
         return (
             self.update is other.update
+            and self.interrupt == other.interrupt
             and mine.count == theirs.count
             and (self.batch_size, self.accumulate) == (other.batch_size, other.accumulate)
             and _is_view_of_same(mine.x, theirs.x)
@@ -195,6 +203,10 @@ class Trainer:
         self._network = network
         self._update = task.update
         self._inspect = task.inspect
+        # Not linked with a step, whose calls stay what they are without it.
+        self._after_step: list[Step] = []
+        if task.interrupt is not None:
+            self._after_step = [(_raise_if, (task.interrupt,))]
         self._ops = ops = network.ops
         self._runs = [run for run in self._cut() if run.repeats]
         self.steps = sum(run.repeats for run in self._runs)
@@ -435,7 +447,7 @@ class Trainer:
                 ops.load(begin, self._position)
                 if images is None:
                     (piece,) = pieces
-                    calls = piece.calls
+                    calls = [*piece.calls, *self._after_step]
                     for _ in range(run.repeats):
                         for function, arguments in calls:
                             function(*arguments)
@@ -483,6 +495,8 @@ class Trainer:
                     self._ops.load(chosen, piece.x)
                 for function, arguments in piece.calls:
                     function(*arguments)
+            for function, arguments in self._after_step:
+                function(*arguments)
 
     def _streamed_epoch(self, order: Array, images: Iterator[Array] | None) -> None:
         """Send and compute batch after batch; with `ahead`, the next one is sent first."""
@@ -502,6 +516,13 @@ class Trainer:
             for piece in self._pieces[each][step % 2]:
                 for function, arguments in piece.calls:
                     function(*arguments)
+            for function, arguments in self._after_step:
+                function(*arguments)
+
+
+def _raise_if(interrupt: Callable[[], bool]) -> None:
+    if interrupt():
+        raise EpochInterrupted
 
 
 def _is_view_of_same(a: Array | Images | None, b: Array | Images | None) -> bool:

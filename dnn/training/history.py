@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from dnn.metrics import metrics_of_counts
 
 __all__ = ["History"]
+
+
+INTERRUPTED: Final = "interrupted within an epoch"
 
 
 @dataclass(repr=False)
@@ -65,6 +68,11 @@ class History:
 
     def __len__(self) -> int:
         return len(self.loss)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Training ended within an epoch, as `interrupt` of `fit` had it."""
+        return self.stopped == INTERRUPTED
 
     @property
     def training_time_s(self) -> float:

@@ -26,10 +26,10 @@ from dnn.optimizers import Optimizer, Update
 from dnn.precision import Precision
 from dnn.seeds import epoch_orders
 from dnn.training.data import Rows, Samples, checked_samples
-from dnn.training.epoch import TrainingTask
+from dnn.training.epoch import EpochInterrupted, TrainingTask
 from dnn.training.epoch_parts import EpochInParts, EpochProgress, Pauses
 from dnn.training.evaluation import task_of
-from dnn.training.history import History
+from dnn.training.history import INTERRUPTED, History
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, NetworkArguments
 from dnn.training.parallel import Scheme, TrainerLike
@@ -174,9 +174,10 @@ class Networks:
         batch_size: int,
         inspect: Callable[[BatchPlan], None] | None,
         accumulate: int,
+        interrupt: Callable[[], bool] | None = None,
     ) -> TrainerLike:
         """Return a trainer on samples: that of the last call if the task is like it."""
-        task = TrainingTask(self._update, samples, batch_size, inspect, accumulate)
+        task = TrainingTask(self._update, samples, batch_size, inspect, accumulate, interrupt)
         if self._last is None or not self._last[0].is_like(task):
             self._last = task, self._scheme.trainer(self._network, task)
         return self._last[1]
@@ -287,6 +288,8 @@ class Fit:
         Callback within epochs.
     validation_metrics : sequence of str
         Further metrics of the evaluation.
+    interrupt : callable, optional
+        As for `TrainingTask`: all networks end, and the epoch is in no history.
 
     Attributes
     ----------
@@ -311,6 +314,7 @@ class Fit:
         accumulate: int = 1,
         pauses: Pauses | None = None,
         validation_metrics: Sequence[str] = (),
+        interrupt: Callable[[], bool] | None = None,
     ) -> None:
         self.networks = networks
         self.training = training
@@ -326,7 +330,9 @@ class Fit:
         self.validation_metrics = validation_metrics
         self.class_counts = training.class_counts(networks._network)
         self.histories = [History() for _ in epochs]
-        self._scheme = networks._scheme
+        self._scheme, self._interrupt = networks._scheme, interrupt
+        if interrupt is not None and self._scheme.communicator is not None:
+            raise ConfigurationError("interrupt: ranks would end at different steps: leave it out")
         if self.accumulate > 1 and not self._scheme.accumulates:
             scheme = type(self._scheme).__name__
             raise ConfigurationError(f"{scheme} computes no batch in pieces: leave out accumulate")
@@ -341,7 +347,9 @@ class Fit:
             size = check_count("batch_size", size(len(networks._histories[active[0]])))
 
         def trainer_of(samples: Samples) -> TrainerLike:
-            return networks._trainer_of(samples, size, self._inspect, self.accumulate)
+            return networks._trainer_of(
+                samples, size, self._inspect, self.accumulate, self._interrupt
+            )
 
         if self.pauses is None and networks._progress is None:
             return trainer_of(samples)
@@ -375,9 +383,14 @@ class Fit:
             staying = active
             while len(staying) == len(active):
                 trainer = self._trainer(samples, active)
-                self._epoch(trainer, active, next(orders))
-                self._validate(active)
-                yield active
+                try:
+                    self._epoch(trainer, active, next(orders))
+                except EpochInterrupted:
+                    for k in active:
+                        self.stop(k, INTERRUPTED)
+                else:
+                    self._validate(active)
+                    yield active
                 self._agree(active)
                 staying = tuple(k for k in active if self._goes_on(k))
             if len(staying) < len(indices) and (staying or ended):

@@ -27,7 +27,7 @@ from diel import format_value
 
 from ..pareto import ParetoFront
 from ..predictions import Predictions, read_predictions
-from ..trial import METRICS
+from ..trial import METRICS, OUT_OF_TIME
 from .markup import LARGEST, as_number, show
 from .panels import LinearScale, focus
 
@@ -223,7 +223,7 @@ class RowSelection:
 
     Attributes
     ----------
-    count, failed, diverged, stopped, good : int
+    count, failed, diverged, stopped, out_of_time, good : int
         Rows so far; how many of them failed; diverged (by their state, or because their objective
         is no finite number); were stopped early (those can be neither best nor on the front); have
         an objective.
@@ -243,7 +243,7 @@ class RowSelection:
         self.count = 0
         self.failed = 0
         self.diverged = 0
-        self.stopped = 0
+        self.stopped = self.out_of_time = 0
         self.good = 0
         self.steps: list[ShownRow] = []
         self.reasons: Counter[str] = Counter()
@@ -295,7 +295,9 @@ class RowSelection:
         if state in STOPPED:
             self.stopped += 1
             return True
-        if is_scored and state in DONE:
+        is_late = state.startswith(OUT_OF_TIME)
+        if is_scored and (state in DONE or is_late):
+            self.out_of_time += is_late
             return False
         if state in DIVERGED or state in DONE:
             self.diverged += 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import format_duration, format_value
 
+from ..trial import OUT_OF_TIME
 from .data import REASON, TRIAL, RankAccount, SweepView
 from .figure import FULL, HALF, Figure
 from .figures import comparison_figures, figures_of
@@ -262,6 +263,8 @@ def _counts(view: SweepView) -> Iterator[Markup]:
     yield from (figure(kind, f"{many:,}", "see below", "bad") for kind, many in lost if many)
     if selection.stopped:
         yield figure("stopped", f"{selection.stopped:,}", "early")
+    if selection.out_of_time:
+        yield figure(OUT_OF_TIME, f"{selection.out_of_time:,}", "count with their best")
     if moment.elapsed_s:
         name = "time" if not moment.earlier else "time since it went on"
         rate = (selection.count - moment.earlier) / moment.elapsed_s

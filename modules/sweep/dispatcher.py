@@ -36,7 +36,8 @@ class Dispatcher:
 
     `trainers` is the number of trainers of this run; `workers` are those of other runs. A trial
     whose point is among the results of `earlier` is given to `record`, and not given out.
-    `reason_to_end` returns why no more trials are given out; an empty text if they are.
+    `reason_to_end` returns why no more trials are given out; an empty text if they are. `left_s`
+    returns how many seconds are left of the sweep's time; None if it has none.
 
     Attributes
     ----------
@@ -58,6 +59,7 @@ class Dispatcher:
         *,
         record: Callable[[dict[str, Any]], None],
         reason_to_end: Callable[[], str],
+        left_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._tuples = ctx.tuples
         self._tags = tags
@@ -68,7 +70,7 @@ class Dispatcher:
         self._steering = steering
         self._workers = workers
         self._earlier = earlier
-        self._record, self._why_over = record, reason_to_end
+        self._record, self._why_over, self._left_s = record, reason_to_end, left_s
         self.pace = Pace()
         self._asks_here = not search.is_stateless
         self._asked = 0
@@ -80,7 +82,7 @@ class Dispatcher:
             return
         while (taker := self._next_taker()) is not None and not self._why_over():
             trainers = self._trainers + sum(self._workers.here.values())
-            count = self.pace.size(self._queue.to_give, trainers)
+            count = self.pace.size(self._queue.to_give, trainers, self._left_s())
             if self._search.wants_reports:
                 count = min(count, self.pace.soon())
             points = None

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from diel import as_integer
 from diel.errors import ModuleFailed, TupleTimeout
 
+from ..trial import StopCause
 from .joining import (
     FOLDER,
     FORMAT,
@@ -53,7 +54,7 @@ from .joining import (
     trials_in,
 )
 from .leases import TARGET_S
-from .messages import IntermediateReport, Lease, Outcome, SweepOrder, Tags
+from .messages import IntermediateReport, Lease, Outcome, Stops, SweepOrder, Tags
 from .results import choices_as_text, restore_choices
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class JoinedWorkers:
         self._inbox: deque[Outcome | IntermediateReport | WorkerChange] = deque()
         self._look_s = self._look_for_new_s = -math.inf
         self._has_looked = self._is_over = False
-        self._stops: list[int] = []
+        self._stops: Message = {"stops": [], "time": StopCause.NO}
 
     # -- messages from workers --------------------------------------------------------------------
 
@@ -218,7 +219,7 @@ class JoinedWorkers:
         path = orders_path(self._folder / worker.name, self._term)
         worker.writer = MessageWriter(path, worker.silence_s, self._clock)
         if worker.writer.is_new:
-            worker.writer.write([order_message(self._order(), self._term), {"stops": self._stops}])
+            worker.writer.write([order_message(self._order(), self._term), self._stops])
             worker.first_trainer = self._next_trainer
             self._next_trainer += worker.trainers
         worker.is_leaving = False
@@ -277,10 +278,10 @@ class JoinedWorkers:
             if 0 <= copy < worker.trainers:
                 self._send([worker], {"verdict": goes_on, "trainer": copy})
 
-    def stop(self, trials: Iterable[int]) -> None:
+    def stop(self, stops: Stops) -> None:
         """Tell all workers which trials are to stop."""
-        self._stops = sorted(trials)
-        self._send(self._here(), {"stops": self._stops})
+        self._stops = {"stops": sorted(stops.trials), "time": stops.time}
+        self._send(self._here(), self._stops)
 
     def recall(self) -> None:
         """Ask all workers for the leases that no trainer has begun."""
@@ -566,8 +567,10 @@ class JoinedLoop:
             tuples.tput(self._tags.verdict(trainer), message["verdict"] is True)
         elif "stops" in message:
             tuples.collect(self._tags.stops)
-            if stops := trials_in(message["stops"]):
-                tuples.tput(self._tags.stops, (self._order.session, stops))
+            cause = StopCause(message.get("time", StopCause.NO))
+            stops = Stops(self._order.session, trials_in(message["stops"]), cause)
+            if stops.trials or stops.time:
+                tuples.tput(self._tags.stops, stops)
         elif "recall" in message:
             self._link.give_back(self._collect_leases())
 

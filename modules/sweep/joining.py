@@ -45,6 +45,7 @@ from diel import (
 )
 from diel.errors import ModuleFailed
 
+from ..objective import Aim
 from ..strategies import Cutoffs
 from ..trial import check_metrics, sound_metrics
 from .ledger import MOST_TRIALS, as_numbers, encode
@@ -203,6 +204,8 @@ def is_finished(ledger: Path) -> bool:
 
 _NOT_SENT: Final = ("session", "points", "worker")
 """Fields of an outcome or a report that are not sent, since the master knows them better."""
+_TRIALS: Final = ("stopped", "out_of_time", "untried")
+"""Fields of an outcome that are sets of trials."""
 
 
 def order_message(order: SweepOrder, term: int) -> Message:
@@ -212,9 +215,9 @@ def order_message(order: SweepOrder, term: int) -> Message:
         "term": term,
         "seed": order.seed,
         "wants_reports": order.wants_reports,
-        "objective": order.objective,
         "quarantined": sorted(order.quarantined),
         "not_to_try": sorted(order.not_to_try),
+        "aim": None if order.aim is None else vars(order.aim),
     }
 
 
@@ -230,18 +233,19 @@ def order_of(message: Message, session: str, run_session: str) -> SweepOrder:
         as_integer(message["seed"], -math.inf, math.inf),
         None,
         wants_reports=message["wants_reports"] is True,
-        objective=_objective_in(message.get("objective")),
         quarantined=trials_in(message["quarantined"]),
         not_to_try=trials_in(message["not_to_try"]),
         run_session=run_session,
+        aim=_aim_in(message.get("aim")),
     )
 
 
-def _objective_in(given: Any) -> tuple[str, bool] | None:
-    if given is None:
+def _aim_in(fields: Any) -> Aim | None:
+    """Return the aim in a message; None if there is none."""
+    if not isinstance(fields, dict):
         return None
-    text, maximise = given
-    return str(text), maximise is True
+    text, maximise = str(fields["text"]), fields["maximise"] is True
+    return Aim(text, maximise, fields["has_time_limit"] is True)
 
 
 def trials_in(numbers: Any) -> frozenset[int]:
@@ -285,7 +289,8 @@ def lease_of(message: Message, session: str) -> Lease:
 def outcome_message(outcome: Outcome) -> Message:
     """Return the message with the outcome of a lease, without points, which the master has."""
     fields = {key: value for key, value in vars(outcome).items() if key not in _NOT_SENT}
-    fields |= {"done": len(outcome.metrics), "stopped": sorted(outcome.stopped)}
+    fields |= {name: sorted(fields[name]) for name in _TRIALS}
+    fields["done"] = len(outcome.metrics)
     return {"outcome": fields}
 
 
@@ -306,6 +311,9 @@ def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) 
         found = int(number) if isinstance(number, str) and number.isdecimal() else number
         return as_integer(found, lease.start, lease.stop - 1)
 
+    def trials(name: str) -> set[int]:
+        return {trial_of(trial) for trial in fields.get(name, ())}
+
     reasons = {trial_of(trial): str(why) for trial, why in fields["reasons"].items()}
     metrics = []
     for trial, given in enumerate(fields["metrics"], start=lease.start):
@@ -324,7 +332,6 @@ def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) 
         [as_number(at, 0, _LATEST_S) for at in fields["started_s"]],
         [as_number(seconds, 0) for seconds in fields["seconds"]],
         reasons,
-        {trial_of(trial) for trial in fields["stopped"]},
         facts={str(name): str(fact) for name, fact in fields["facts"].items()},
         at_once=as_integer(fields["at_once"], 1, MOST_TRIALS),
         reports={
@@ -334,6 +341,9 @@ def outcome_of(message: Message, lease: Lease, worker: str, first_trainer: int) 
             for trial, reports in fields["reports"].items()
         },
         worker=worker,
+        stopped=trials("stopped"),
+        out_of_time=trials("out_of_time"),
+        untried=trials("untried"),
     )
 
 

@@ -242,23 +242,31 @@ class TrialQueue:
         self._out[self._leases] = grant = Grant(self._leases, start, stop, attempt)
         return grant
 
-    def came_back(self, lease: int, done: int, retried: Collection[int] = ()) -> Grant | None:
+    def came_back(
+        self,
+        lease: int,
+        done: int,
+        retried: Collection[int] = (),
+        untried: Collection[int] = (),
+    ) -> Grant | None:
         """Take back a lease of which the first `done` trials were tried; return its grant.
 
-        Trials in `retried` are given out again. For a lease that came back before, whose trials
-        were run twice, by a trainer that was given up and by another, return None: nothing changes.
+        Trials in `retried` are given out again, and those in `untried`, which have not begun. For a
+        lease that came back before, whose trials were run twice, by a trainer that was given up and
+        by another, return None: nothing changes.
         """
         out = self._out.pop(lease, None)
         if out is None:
             return None
         self._trials_out -= out.stop - out.start
         tried = out.start + done
-        if not retried:
+        if not retried and not untried:
             self.recorded.add_range(out.start, tried)
         else:
             for trial in range(out.start, tried):
-                if trial in retried:
-                    self._again.append((trial, trial + 1, out.attempt + 1))
+                if trial in retried or trial in untried:
+                    attempt = out.attempt + (trial in retried)
+                    self._again.append((trial, trial + 1, attempt))
                 else:
                     self.recorded.add(trial)
         if tried < out.stop:
@@ -274,7 +282,8 @@ class Pace:
     """Chooses how many trials a lease has, from how long trials take.
 
     Short trials are given out by the thousand, long ones one by one, and near the end the rest is
-    shared among all trainers.
+    shared among all trainers. Where a time is set, no lease takes more than half of what is left of
+    it: so each trainer's next lease is sized by what this one has shown.
     """
 
     def __init__(self) -> None:
@@ -306,8 +315,18 @@ class Pace:
             size = (size + 1) // 2
         return size if self.at_once > 1 else MOST_TRIALS
 
-    def size(self, to_give: int | None, trainers: int) -> int:
-        """Return how many trials to give out next."""
+    def size(self, to_give: int | None, trainers: int, left_s: float | None = None) -> int:
+        """Return how many trials to give out next; `left_s` is the time that is left for all."""
+        if left_s is None:
+            return self._size_of(to_give, trainers)
+        if self.trial_s is None:
+            return 1
+        in_time = max(1.0, left_s / self.trial_s) if self.trial_s > 0 else MOST_TRIALS
+        if to_give is None:  # as if the trials were as many as there is time for
+            to_give = int(min(in_time, MOST_TRIALS) * trainers)
+        return max(1, min(self._size_of(to_give, trainers), int(in_time / 2)))
+
+    def _size_of(self, to_give: int | None, trainers: int) -> int:
         if self.at_once > 1 and to_give is not None:
             short = int(TARGET_S / self.trial_s) if self.trial_s else 1
             share = max(to_give // (2 * trainers), min(self.at_once // _FEWEST, short))

@@ -35,12 +35,17 @@ FAILED: Final = "failed"
 STOPPED: Final = "stopped"
 DIVERGED: Final = "diverged"
 """State of a trial that came to its end, but whose training or objective is NaN or infinite."""
+ENDED_BY_TIME: Final = "out_of_time"
+"""Key in the record of a finished trial that the time of the sweep has ended: a table of the step
+that it had reached, ``at_step``, and of that which its metrics are of, ``best_step``."""
 
 _SYNC_EVERY_S: Final = 1.0
 _SYNC_SHARE: Final = 0.05
 """Largest share of the time of a sweep that is spent on syncing lines to the disk."""
 _TABLE: Final = re.compile(r"results(-[0-9]{1,9})?\.csv")
 _OF_REQUEST: Final = b'{"request": '
+_LIMITS: Final = "until"
+"""The option that may differ when a sweep goes on: what was tried stays what it is."""
 _NEEDED: Final = ("state", "parameters", "metrics")
 MOST_TRIALS: Final = 2**32
 """More than any sweep has: a bit is kept for each up to the last one."""
@@ -83,7 +88,8 @@ class Ledger:
         if has_begun(path):
             # An option that did not exist yet when the sweep began counts as one that is not used.
             there, here = about_of(path), as_written(about)
-            odd = sorted(key for key in {*there, *here} if there.get(key) != here.get(key))
+            keys = {*there, *here} - {_LIMITS}
+            odd = sorted(key for key in keys if there.get(key) != here.get(key))
             if odd:
                 raise LedgerError(f"{path} is of another sweep: see {', '.join(odd)}")
         self._path, self._may_be_replaced = path, is_led is not None

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import ModuleFailed, TupleTimeout
 
-from ..trial import METRICS, Trial, trial_seed
+from ..objective import Aim
+from ..trial import METRICS, StopCause, Trial, trial_seed
 from .dispatcher import Dispatcher
 from .in_flight import forget_running_curves, note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
@@ -36,6 +37,7 @@ from .messages import (
     ModelSaved,
     Outcome,
     SaveModel,
+    Stops,
     SweepOrder,
     Tags,
 )
@@ -60,6 +62,7 @@ _LONGEST_PAUSE_S: Final = 1e6
 _PAUSED: Final = "paused: diel sweep RUN_DIR --resume goes on"
 _LOGGED_WITHIN_S: Final[Mapping[str, float]] = {"finished": 60.0, "stopped": 5.0}
 """How long the log of trials may take after the last trial, by how the sweep has ended."""
+_MORE_PASSES: Final = 10
 _UNRANKED_SHOWN: Final = 3
 """Number of trials of which the log says at once that their metrics do not give the objectives."""
 
@@ -145,12 +148,16 @@ class _MasterLoop:
         self._queue = TrialQueue(plan.search.size)
         self._saves_models: bool | None = None
         self._known_trainers: set[int] = set()
+        self._kept_trials: dict[int, int | None] = {}
         self._is_other_device = False
         self._model = ""
         self._quarantined: frozenset[int] = frozenset()
         self._not_to_try: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
         self._started_s = time.monotonic()
+        self._late_tries = 0
+        self._core_s, self._clocked_s = 0.0, self._started_s
+        self._time = StopCause.NO
         self._steering = Steering(plan.search, self._queue)
         self._look_s = 0.0
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
@@ -189,6 +196,7 @@ class _MasterLoop:
             self._earlier,
             record=lambda record: self._write([record]),
             reason_to_end=self._why_over,
+            left_s=self._left_s,
         )
 
     def resume(self) -> None:
@@ -202,6 +210,9 @@ class _MasterLoop:
         for rows in self._results.read(self._path, self._queue.recorded):
             self._output.add(rows)
         self._failed_before = self._results.failed
+        # What earlier sessions have taken: the time between their trials is not known.
+        copies = max(1, self._trainers)
+        self._core_s = self._results.seconds * self._ctx.ranks_of(self._tags.trainer) / copies
         for tag in self._tags.of_earlier_sessions:
             self._ctx.tuples.collect(tag)
         left_over = take_in_flight(self._ctx.run_dir, self._tags)
@@ -229,11 +240,14 @@ class _MasterLoop:
             self._plan.seed,
             self._search.strategy if self._search.is_stateless else None,
             wants_reports=self._search.wants_reports,
-            # A function of the user's is called by the master alone.
-            objective=None if objective.is_function else (objective.text, objective.maximise),
             quarantined=self._quarantined,
             not_to_try=self._not_to_try,
             run_session=self._ctx.session,
+            aim=Aim(
+                objective.text,
+                objective.maximise,
+                has_time_limit=self._search.left_s(0.0) is not None,
+            ),
         )
 
     def declare(self) -> None:
@@ -260,6 +274,7 @@ class _MasterLoop:
             self._output.show()
             self._warn(self._log.new_problems())
             message = self._next_message()
+            self._end_in_time()
             if self._steer() or message is None:
                 self._dispatcher.give_out()
             if isinstance(message, WorkerChange):
@@ -311,7 +326,8 @@ class _MasterLoop:
 
     def _is_interrupted(self) -> bool:
         """Whether there is something to be done before a message of a trainer here comes."""
-        return self._look_at_other_runs() or self._has_requests()
+        is_over = self._queue.leases_out and self._time_cause() != self._time
+        return self._look_at_other_runs() or bool(is_over) or self._has_requests()
 
     def _look_at_other_runs(self) -> bool:
         """Do what is due for other runs; return whether one of their workers has sent a message."""
@@ -382,10 +398,49 @@ class _MasterLoop:
         for trial in sorted(waiting):
             if not self._queue.is_trial_out(trial):
                 self._record_untried(trial)
-        left = frozenset(trial for trial in waiting if trial not in self._queue.recorded)
+        self._put_stops()
+
+    def _put_stops(self) -> None:
+        """Tell all trainers which trials are to end."""
+        left = (trial for trial in self._steering.stopped if trial not in self._queue.recorded)
+        stops = Stops(self._session, frozenset(left), self._time)
         self._ctx.tuples.collect(self._tags.stops)
-        self._ctx.tuples.tput(self._tags.stops, (self._session, left))
-        self._workers.stop(left)
+        self._ctx.tuples.tput(self._tags.stops, stops)
+        self._workers.stop(stops)
+
+    def _end_in_time(self) -> None:
+        """End the trials that are out, if the time of the sweep is over and one has a result."""
+        cause = self._time_cause()
+        if cause == self._time or not self._queue.leases_out:
+            return
+        self._time = cause
+        if cause == StopCause.TIME:
+            self._ctx.log.info("%s: trials under way end", self._why_over())
+            self._stop_if_enough()
+        else:
+            self._ctx.log.warning(
+                "its time is over, and no trial has a result: trials go on until the first one has"
+            )
+        self._put_stops()
+
+    def _time_cause(self) -> StopCause:
+        """Return why trials are to end: the time is over, and a trial has a result or not yet."""
+        left_s = self._left_s()
+        if left_s is None or left_s > 0:
+            return StopCause.NO
+        if not self._search.best and self._late_tries < _HOPELESS:
+            return StopCause.TIME_ONCE_REPORTED
+        self._search.clock(self._clocked_s - self._started_s, self._core_s)
+        return StopCause.TIME
+
+    def _left_s(self) -> float | None:
+        """Return for how many seconds trials may go on; None without a limit of time."""
+        now_s, here = time.monotonic(), self._ctx.ranks_of(self._tags.trainer)
+        joined = sum(self._workers.here.values())
+        ranks = here + joined * here // max(1, self._trainers)
+        self._core_s += ranks * (now_s - self._clocked_s)
+        self._clocked_s = now_s
+        return self._search.left_s(now_s - self._started_s, self._core_s, ranks)
 
     def _record_untried(self, trial: int) -> None:
         """Record a trial that has not begun as stopped."""
@@ -404,10 +459,9 @@ class _MasterLoop:
         self._write([record])
 
     def _save_best(self) -> None:
-        """Have a trainer write the model of the best trial.
+        """Have a trainer write the model of the best trial: the one that has kept its network.
 
-        The trainer trains it again, the same network bit for bit: so the models of all other trials
-        need not be written.
+        If none has, one trains it again, the same network bit for bit.
         """
         best = self._results.best_rows.best[0]
         number = best["trial"]
@@ -417,9 +471,18 @@ class _MasterLoop:
         objective = self._search.objectives[0].text
         metrics = {name: best[name] for name in METRICS if name in best}
         provenance = provenance_of(
-            self._ctx.run_dir, self._path.parent.name, objective, best[objective], metrics
+            *(self._ctx.run_dir, self._path.parent.name, objective, best[objective], metrics),
+            epochs=self._results.ended_at.get(number),
         )
-        wanted = SaveModel(self._session, trial, self._path.with_name(BEST), provenance)
+        holders = [copy for copy, kept in self._kept_trials.items() if kept == number]
+        if not holders and self._saves_models:
+            text = "trial %d is trained again, to write its model: no trainer here has kept it"
+            self._ctx.log.info(text, number)
+        wanted = SaveModel(
+            *(self._session, trial, self._path.with_name(BEST), provenance),
+            holder=holders[0] if holders else None,
+            most_passes=3 * self._trainers + _MORE_PASSES,
+        )
         self._ctx.tuples.tput(self._tags.lease, wanted)
         while True:
             saved = self._ctx.tuples.tget(self._tags.outcome)
@@ -439,13 +502,17 @@ class _MasterLoop:
 
     def _why_over(self) -> str:
         """Return why no more trials are given out, though there may be more; empty if they are."""
-        self._search.clock(time.monotonic() - self._started_s)
+        self._time_cause()
         # Failures of this session: the cause of those in an earlier one may have been mended.
         failed = self._results.failed - self._failed_before
         hopeless = not self._results.succeeded and failed >= _HOPELESS
         if hopeless:
             return f"{failed} trials have failed, and none has succeeded"
-        words = {"objective": "the objective is reached", "time": "its time is over"}
+        words = {
+            "objective": "the objective is reached",
+            "time": "its time is over",
+            "core hours": "its core hours are used up",
+        }
         return words.get(self._search.reason or "", "")
 
     def _answer(self, report: IntermediateReport) -> None:
@@ -462,16 +529,19 @@ class _MasterLoop:
         if grant is None:
             return
         done = len(outcome.metrics)
-        self._dispatcher.pace.observe(done, sum(outcome.seconds))
+        self._dispatcher.pace.observe(done - len(outcome.untried), sum(outcome.seconds))
         self._dispatcher.pace.at_once = outcome.at_once
         if not outcome.worker:
             self._saves_models = outcome.saves_models
+            self._kept_trials[outcome.trainer] = outcome.kept_trial
         records = self._results.records_of(outcome, grant.attempt)
         retried = set()
         if grant.attempt <= self._plan.retries and outcome.reasons:
             retried = {record["trial"] for record in records if record["state"] == FAILED}
             records = [record for record in records if record["trial"] not in retried]
-        self._queue.came_back(outcome.lease, done, retried)
+        self._queue.came_back(outcome.lease, done, retried, outcome.untried)
+        if self._time == StopCause.TIME_ONCE_REPORTED:
+            self._late_tries += len(records)
         if records:
             self._record_facts(outcome, records[0])
             self._write(records)

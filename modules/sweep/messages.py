@@ -8,7 +8,7 @@
             ── "verdict", copy ──>                whether the trial shall go on: a bool
                                                   (several trials of a lease need neither: it has
                                                   what they are judged by)
-            ── "stops" ──────────>                trials that are to end: read, never taken
+            ── "stops" ──────────>                Stops: trials that are to end; read, never taken
 
 All tags begin with the group and the trainer's module, so that they lie on one server, where the
 tuples of a trainer are seen in the order in which it put them.
@@ -26,8 +26,9 @@ from typing import Any, TypeAlias
 
 from diel import ANY
 
+from ..objective import Aim
 from ..strategies import Cutoffs
-from ..trial import Trial
+from ..trial import StopCause, Trial
 
 Tag: TypeAlias = "tuple[str | int, ...]"
 
@@ -67,7 +68,7 @@ class Tags:
 
     @property
     def stops(self) -> Tag:
-        """The tag of the numbers of trials that were requested to stop, with their session."""
+        """The tag of the `Stops`."""
         return (self.group, self.trainer, "stops")
 
     def point(self, copy_index: int, session: str, rank: int) -> Tag:
@@ -93,14 +94,29 @@ class SweepOrder:
     """A stateless strategy, which the trainers ask themselves; None for any other."""
     wants_reports: bool = False
     """Whether intermediate reports go to the master, which may stop a trial."""
-    objective: tuple[str, bool] | None = None
-    """The objective, and whether to maximise it, where trainers may judge reports themselves."""
     quarantined: frozenset[int] = frozenset()
     """Trials that may have killed a rank in an earlier session: to be run in another process."""
     not_to_try: frozenset[int] = frozenset()
     """Quarantined trials that trainers of several ranks, without a child process, do not run."""
     run_session: str = ""
     """Session of the run in which the order holds: in another session it is from a checkpoint."""
+    aim: Aim | None = None
+    """What the sweep is for; None if trainers need not know it."""
+
+
+@dataclass(frozen=True)
+class Stops:
+    """The trials that are to end."""
+
+    session: str
+    trials: frozenset[int] = frozenset()
+    """Those that a user has asked to end."""
+    time: StopCause = StopCause.NO
+    """`TIME` or `TIME_ONCE_REPORTED` if the time of the sweep is over: then all trials end."""
+
+    def cause(self, trial: int) -> StopCause:
+        """Return why a trial is to end."""
+        return StopCause.REQUESTED if trial in self.trials else self.time
 
 
 @dataclass(frozen=True)
@@ -149,8 +165,14 @@ class Outcome:
     """Why trials have failed."""
     stopped: set[int] = field(default_factory=set)
     """Trials that the master had stopped early."""
+    out_of_time: set[int] = field(default_factory=set)
+    """Those of them that were stopped since the time of the sweep was over."""
+    untried: set[int] = field(default_factory=set)
+    """Trials that have not begun, for the same reason."""
     at_once: int = 1
     """How many trials this trainer runs together."""
+    kept_trial: int | None = None
+    """The trial whose network this trainer keeps: the best that it has run."""
     saves_models: bool = False
     """Whether this trainer can write the model of a trial."""
     facts: dict[str, str] = field(default_factory=dict)
@@ -170,6 +192,15 @@ class SaveModel:
     path: Path
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Where the trial comes from: `Report.provenance`."""
+    holder: int | None = None
+    """The trainer that keeps the network: others pass the order on; None if none does."""
+    passed_by: tuple[int, ...] = ()
+    most_passes: int = 0
+    """After so many, whoever has the order trains the network again."""
+
+    def is_for(self, trainer: int) -> bool:
+        """Whether a trainer carries the order out, and does not pass it on."""
+        return self.holder in (None, trainer) or len(self.passed_by) >= self.most_passes
 
 
 @dataclass(frozen=True)

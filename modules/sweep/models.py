@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..predictions import place_of_predictions, read_predictions
 from .ledger import FINISHED, STOPPED, ledgers_in, plain
+from .results import best_step_of
 
 if TYPE_CHECKING:
     from .watched import WatchedSweep
@@ -39,9 +40,17 @@ def name_of_run(run_dir: Path) -> str:
 
 
 def provenance_of(
-    run_dir: Path, sweep: str, objective: str, score: Any, metrics: Mapping[str, Any]
+    run_dir: Path,
+    sweep: str,
+    objective: str,
+    score: Any,
+    metrics: Mapping[str, Any],
+    epochs: int | None = None,
 ) -> dict[str, Any]:
-    """Return where a trial comes from, as values of JSON: see `Report.provenance`."""
+    """Return where a trial comes from, as values of JSON: see `Report.provenance`.
+
+    `epochs` is given if time has ended its training, and it has the network of this epoch.
+    """
     recorded = {name: value for name, value in metrics.items() if name != _SPLIT}
     found: dict[str, Any] = plain(
         {
@@ -51,6 +60,7 @@ def provenance_of(
             "objective": objective,
             "score": score,
             "metrics": recorded,
+            **({} if epochs is None else {"epochs": epochs}),
         }
     )
     return found
@@ -141,7 +151,9 @@ def choose_model(watched: WatchedSweep, ledger: Path, trial: int | None) -> dict
         "path": str(model_of_trial(folder, trial).with_suffix("")),
         "parameters": found["parameters"],
         "seed": found["seed"],
-        "provenance": provenance_of(watched.run_dir, watched.name, objective, score, metrics),
+        "provenance": provenance_of(
+            *(watched.run_dir, watched.name, objective, score, metrics), best_step_of(found)
+        ),
     }
 
 

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 from diel import __version__, file_opener, open_regular, replacing
 
 from ..objective import Objective, ObjectiveError
-from ..trial import SPLITS, is_splits
+from ..trial import OUT_OF_TIME, SPLITS, is_splits
 from ..trial_plan import SEEDS
 from .leases import TrialQueue
 from .ledger import (
@@ -80,7 +80,11 @@ class SweepOutput:
         if self._table is None:
             self._untabled += rows
             known = {"trial", CURVE, *self._search.space.names, *AFTER_METRICS}
-            good = (row for row in self._untabled if row["state"] in (FINISHED, STOPPED))
+            good = (
+                row
+                for row in self._untabled
+                if row["state"] in (FINISHED, STOPPED) or row["state"].startswith(OUT_OF_TIME)
+            )
             # A trial that was stopped before it began has no metrics.
             metrics = next(filter(None, ([n for n in row if n not in known] for row in good)), None)
             if metrics is None:

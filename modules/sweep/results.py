@@ -17,10 +17,12 @@ from diel import describe_error
 from ..evaluation import Evaluated
 from ..objective import ObjectiveError
 from ..space import Choices
-from ..trial import SPLITS, is_splits, thinned, trial_seed
+from ..trial import OUT_OF_TIME, SPLITS, Reports, is_splits, thinned, trial_seed
+from ..trial_plan import BEST_EPOCH
 from .leases import Bitmap
 from .ledger import (
     DIVERGED,
+    ENDED_BY_TIME,
     FAILED,
     FINISHED,
     STOPPED,
@@ -56,6 +58,10 @@ class SweepResults:
         Numbers of trials; those that were stopped early count as succeeded too.
     computed_by : dict of str to str
         Device facts of the first trial of an earlier session; empty if they are not known.
+    ended_at : dict of int to int
+        Of trials that time has ended, the step that their metrics are of.
+    seconds : float
+        How long the trials of earlier sessions have taken.
     """
 
     def __init__(self, search: Search, seed: int) -> None:
@@ -73,6 +79,8 @@ class SweepResults:
         self._curves = 0
         self.succeeded = self.failed = self.stopped = self.diverged = 0
         self.computed_by: dict[str, str] = {}
+        self.ended_at: dict[int, int] = {}
+        self.seconds = 0.0
 
     def read(self, ledger: Path, recorded: Bitmap) -> Iterator[list[dict[str, Any]]]:
         """Add what a ledger holds that is not in `recorded`; yield the rows, many at a time.
@@ -102,6 +110,8 @@ class SweepResults:
             self.computed_by = record[COMPUTED_BY]
         self._untold[record["trial"]] = record.get("reports", [])
         restore_choices(record["parameters"], self._choices_as_text)
+        if isinstance(seconds := record.get("seconds"), (int, float)):
+            self.seconds += seconds
         return self.add(record)
 
     def add_report(self, report: IntermediateReport) -> bool:
@@ -134,20 +144,27 @@ class SweepResults:
             outcome.seconds,
             strict=True,
         ):
+            if trial in outcome.untried:
+                continue
             reason = outcome.reasons.get(trial, "") if outcome.reasons else ""
             wrong = self._wrong_reports.pop(trial, "") if self._wrong_reports else ""
             for step, reported in outcome.reports.get(trial, ()):
                 wrong = wrong or self._wrong_report(step, reported)
             reason = reason or wrong
             state = FAILED
+            reports = [*self._reports.pop(trial, ()), *outcome.reports.get(trial, ())]
+            ended: dict[str, int] | None = None
+            if trial in outcome.out_of_time and not reason:
+                metrics, ended = self._best_in_time(metrics, reports)
             if not reason:
                 judgement = self._search.judge(metrics)
                 reason, state = judgement.reason, FINISHED
                 if reason:
                     state = DIVERGED if judgement.is_diverged else FAILED
+            is_result = state == FINISHED and ended is not None
             if trial in outcome.stopped and state in (FINISHED, FAILED) and not wrong:
                 # Also without metrics: it was stopped before it reported any.
-                reason, state = "", STOPPED
+                reason, state = "", FINISHED if is_result else STOPPED
             record = {
                 "trial": trial,
                 "state": state,
@@ -164,18 +181,42 @@ class SweepResults:
                 record["worker"] = outcome.worker
             if reason:
                 record["reason"] = reason
+            if is_result:
+                record[ENDED_BY_TIME] = ended
+            elif trial in outcome.out_of_time and state == STOPPED:
+                record["reason"] = "the time of the sweep was over, and it had reported nothing"
             if is_splits(metrics.get(SPLITS)):
                 record[SPLITS] = metrics.pop(SPLITS)
-            reports = outcome.reports.get(trial, [])
             if self._search.wants_reports:
-                self._untold[trial] = reports
-                reports = [*self._reports.pop(trial, ()), *reports]
-                if reports:
-                    record["reports"] = reports
-            elif reports and self._keeps_curve(state, metrics):
+                self._untold[trial] = outcome.reports.get(trial, [])
+            is_kept = self._search.wants_reports or trial in outcome.out_of_time
+            if reports and (is_kept or self._keeps_curve(state, metrics)):
                 record["reports"] = reports
             records.append(record)
         return records
+
+    def _best_in_time(
+        self, metrics: dict[str, Any], reports: Reports
+    ) -> tuple[dict[str, Any], dict[str, int] | None]:
+        """Return the best metrics of a trial that time has ended, and the table `ENDED_BY_TIME`.
+
+        Those that its function has returned, if it says which epoch they are of, or how they come
+        from several splits.
+        """
+        last = max((step for step, _ in reports), default=0)
+        if BEST_EPOCH in metrics:
+            best = int(metrics[BEST_EPOCH])
+            return metrics, {"at_step": max(last, best), "best_step": best}
+        found = [(last, metrics), *(() if SPLITS in metrics else reports)]
+        sound = [(step, each) for step, each in found if not self._search.judge(each).reason]
+        if not sound:
+            return metrics, None
+        objective = self._search.objectives[0]
+        # Of equals the first: what it has returned, then the earliest step.
+        step, best_metrics = max(
+            sound, key=lambda entry: objective.score(objective.value(entry[1])) or 0.0
+        )
+        return dict(best_metrics), {"at_step": last, "best_step": step}
 
     def _wrong_report(self, step: int, metrics: Mapping[str, Any]) -> str:
         text = self._search.text_among(metrics)
@@ -233,11 +274,13 @@ class SweepResults:
         for objective, value in zip(self._search.objectives, values, strict=False):
             if type(row.get(objective.text)) not in (int, float):  # not there, or true
                 row[objective.text] = value
+        if (best_step := best_step_of(record)) is not None:
+            self.ended_at[trial] = best_step
         is_good = state == FINISHED and self.best_rows.add(row)
         # For the report: a row that is among its best at the end is so when it comes.
         if "reports" in record and (is_good or state == STOPPED):
             row[CURVE] = self._search.objectives[0].curve(thinned(record["reports"]))
-        row["state"] = state
+        row["state"] = state_of(record) if state == FINISHED else state
         return row
 
     @property
@@ -253,6 +296,21 @@ class SweepResults:
             for name in self._search.space.names
             if name in row and row[name] != self._absent[name]
         }
+
+
+def best_step_of(record: Mapping[str, Any]) -> int | None:
+    """Return the step that the metrics of a trial are of that time has ended; None for others."""
+    ended = record.get(ENDED_BY_TIME)
+    step = ended.get("best_step") if isinstance(ended, dict) else None
+    return step if type(step) is int and step > 0 else None
+
+
+def state_of(record: Mapping[str, Any]) -> str:
+    """Return the state of a finished trial in the table, which says when time has ended it."""
+    ended = record.get(ENDED_BY_TIME)
+    if not isinstance(ended, dict):
+        return FINISHED
+    return f"{OUT_OF_TIME}: step {ended.get('best_step')} of {ended.get('at_step')}"
 
 
 def choices_as_text(space: Space) -> dict[str, dict[str, Any]]:

@@ -34,6 +34,7 @@ from ..trial import (
     LearningCurve,
     OnReport,
     Report,
+    StopCause,
     Train,
     Trial,
     TrialResult,
@@ -47,6 +48,8 @@ from .messages import SaveModel, Tags
 if TYPE_CHECKING:
     from diel import Context
     from dnn.distributed import Communicator
+
+    from ..objective import Aim
 
 TRAINERS: Final = "trainers"
 """The kind of plugins among which a function for trials is looked for by its name."""
@@ -145,6 +148,12 @@ class TrialRunner(Protocol):
         ...
 
 
+class AimedRunner(TrialRunner, Protocol):
+    """Runs one trial of a sweep, of which trials are told what it is for."""
+
+    aim: Aim | None
+
+
 class TrialProgress(Protocol):
     """Shows the progress of trials."""
 
@@ -160,9 +169,9 @@ class TrialProgress(Protocol):
 class InProcessRunner:
     """Runs trials in this process.
 
-    `is_to_stop` returns whether a trial has been requested to stop. `note` is called as
-    `InFlightTrials.note`, since a trial may kill this process; `comm` and `communicator`, which may
-    be replaced between trials, are what the function finds in its report.
+    `is_to_stop` returns whether a trial has to stop; `aim` is what the sweep is for. `note` is
+    called as `InFlightTrials.note`, since a trial may kill this process; `comm` and `communicator`,
+    which may be replaced between trials, are what the function finds in its report.
     """
 
     def __init__(
@@ -187,12 +196,21 @@ class InProcessRunner:
         self._task, self._comm = task, comm
         self.communicator: Communicator | None = None
         self.is_to_stop: IsToStop | None = None
+        self.aim: Aim | None = None
 
     @property
     def at_once(self) -> int:
         """How many trials the task runs together; it may find out more as it runs them."""
         at_once: int = getattr(self._train, "at_once", 1)
         return at_once
+
+    @property
+    def kept_trial(self) -> int | None:
+        """The trial whose network the task keeps; None if it keeps none."""
+        kept: int | None = (
+            getattr(self._train, "kept_trial", None) if self.trains_networks else None
+        )
+        return kept
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial."""
@@ -218,6 +236,7 @@ class InProcessRunner:
             on_report=on_report,
             progress=self._progress,
             is_to_stop=self.is_to_stop,
+            aim=self.aim,
         )
 
     def save_model(self, trial: Trial, path: Path, provenance: Mapping[str, Any]) -> Path:
@@ -236,7 +255,7 @@ class InProcessRunner:
     def run_together(
         self, trials: Sequence[Trial], judge: Judge | None = None
     ) -> list[TrialResult | None]:
-        """Run neighbouring trials at once; None for those that have to be run alone.
+        """Run neighbouring trials at once; None for those that have to be run alone, or later.
 
         `judge` says which of them end early. An error may be that of a single trial, which is found
         when each runs alone.
@@ -256,9 +275,12 @@ class InProcessRunner:
             self._note(0, 0)
         return [
             None
-            if metrics is None
+            if metrics is None and not report.is_out_of_time
             else TrialResult(
-                check_metrics(metrics), is_stopped=report.is_stopped, reports=report.curve.points
+                check_metrics(metrics or {}),
+                is_stopped=report.is_stopped,
+                is_out_of_time=report.is_out_of_time,
+                reports=report.curve.points,
             )
             for metrics, report in zip(found, reports, strict=True)
         ]
@@ -277,6 +299,7 @@ class RunTrial:
 
     trial: Trial
     may_be_stopped: bool
+    aim: Aim | None = None
 
 
 @dataclass(frozen=True)
@@ -319,20 +342,23 @@ class _RankOfGroup:
         """Run a trial here; all ranks go on or stop as the master has told rank 0."""
 
         def report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
-            return self._as_on_rank0(on_report is None or on_report(trial, step, metrics))
+            goes_on = on_report is None or on_report(trial, step, metrics)
+            return bool(self._as_on_rank0(goes_on))
 
+        self._runner.aim = order.aim
         return self._runner(order.trial, report if order.may_be_stopped else None)
 
-    def _agree_to_stop(self, trial: int) -> bool:
+    def _agree_to_stop(self, trial: int) -> StopCause:
         """Whether a trial is to stop, as rank 0 knows it: the same on all ranks."""
-        return self._as_on_rank0(self._asked is not None and self._asked(trial))
+        cause = StopCause.NO if self._asked is None else self._asked(trial)
+        return StopCause(self._as_on_rank0(cause))
 
-    def _as_on_rank0(self, verdict: bool) -> bool:
+    def _as_on_rank0(self, verdict: int) -> int:
         import numpy as np
 
         told = np.array([verdict], np.int8)
         self._communicator.broadcast(told)
-        return bool(told[0])
+        return int(told[0])
 
     def _save(self, order: SaveModel) -> tuple[TrialResult, Path]:
         """Train a trial's network once more; return its file too, which rank 0 has written."""
@@ -355,10 +381,11 @@ class RankGroupRunner(_RankOfGroup):
         super().__init__(ctx, tags, runner)
         self.facts = runner.facts
         self.saves_models = runner.saves_models
+        self.aim: Aim | None = None
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial on every rank; its metrics are those of this one."""
-        order = RunTrial(trial, on_report is not None)
+        order = RunTrial(trial, on_report is not None, self.aim)
         self._send(order)
         return self._settled(trial, self._run(order, on_report))
 

@@ -11,6 +11,7 @@ process.
             ── Trial ──>
             <── "report" ──             any number of times
             ── verdict ──>
+            ── StopCause.TIME ──>       at any moment: the time of the sweep is over
             <── "result" ──
         ── SaveModel ──>                    once, at the end
             <── "saved" ──
@@ -19,19 +20,21 @@ process.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel import child_environment, describe_error, end_with_parent, start_helper
 
-from ..trial import IsToStop, LearningCurve, OnReport, Trial, TrialResult
+from ..objective import Aim
+from ..trial import IsToStop, LearningCurve, OnReport, StopCause, Trial, TrialResult
 from .messages import SaveModel, Tags
 
 if TYPE_CHECKING:
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S: Final = 0.25
 """How often a rank that waits for a trial looks whether the run is stopping."""
 _MEASURE_EVERY_S: Final = 0.02
+_GRACE_S: Final = 0.5
+"""How long a trial has to end by itself once the time of the sweep is over."""
+_LOOK_FOR_TIME_EVERY_S: Final = 0.05
 _LEAVE_S: Final = 1.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _PACKAGE: Final = __name__.split(".")[0]
@@ -80,6 +86,10 @@ class SubprocessRunner:
         self._link: Connection | None = None
         self.facts: dict[str, str] = {}
         self.saves_models = False
+        self.aim: Aim | None = None
+        self._sent_aim: Aim | None = None
+        self.kept_trial: int | None = None
+        """The trial whose network the process keeps; None if it keeps none."""
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial."""
@@ -90,20 +100,30 @@ class SubprocessRunner:
         deadline_s = None
         if self._limits.time_s is not None:
             deadline_s = time.monotonic() + self._limits.time_s
+        end = _EndInTime(self._is_to_stop, trial.number, curve, self._send)
         try:
+            if self._sent_aim != self.aim:
+                self._send(self.aim)
+                self._sent_aim = self.aim
             self._send(trial)
             while True:
-                kind, *rest = self._receive(deadline_s)
+                kind, *rest = self._receive(deadline_s, end)
                 if kind == "result":
                     result: TrialResult = rest[0]
+                    self.kept_trial = rest[1]
+                    if end.is_told and result.is_stopped:
+                        result.is_out_of_time = True
                     return result
                 step, metrics = rest
                 curve.add(step, metrics)
                 self._progress(step, None, f"trial {trial.number}, step {step}")
                 goes_on = on_report is None or on_report(trial.number, step, metrics)
-                if goes_on and self._is_to_stop is not None:
-                    goes_on = not self._is_to_stop(trial.number)
-                self._send(goes_on)
+                self._send(goes_on and not end.tell())
+        except _OutOfTime:
+            _, last = curve.last or (0, {})
+            return TrialResult(
+                last, is_stopped=True, is_out_of_time=True, reports=curve.points if last else []
+            )
         except _ProcessEnded as death:
             _, last = curve.last or (0, {})
             return TrialResult(last, str(death), has_died=True, reports=curve.points)
@@ -130,6 +150,7 @@ class SubprocessRunner:
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(folder.parent), *filter(None, [environment.get("PYTHONPATH")])]
         )
+        self._sent_aim = self.kept_trial = None
         self._link, child_end = Pipe()
         with child_end:
             self._process = start_helper(
@@ -157,11 +178,11 @@ class SubprocessRunner:
         except OSError:
             raise _ProcessEnded(self._how_it_died()) from None
 
-    def _receive(self, deadline_s: float | None) -> Any:
+    def _receive(self, deadline_s: float | None, end: _EndInTime | None = None) -> Any:
         """Return the next message; end the process if it breaks a limit.
 
-        `_ProcessEnded` if the process breaks a limit, or has died by itself; `RunStopped` if the
-        run is stopping.
+        `_ProcessEnded` if the process breaks a limit, or has died by itself; `_OutOfTime` if it was
+        ended by `end`; `RunStopped` if the run is stopping.
         """
         assert self._link is not None
         looked_s = time.monotonic()
@@ -175,6 +196,9 @@ class SubprocessRunner:
                     self._kill()
                     raise _ProcessEnded(f"took more than {self._limits.time_s:g} s")
                 wait_s = min(wait_s, deadline_s - now_s)
+            if end is not None and end.is_late():
+                self._kill()
+                raise _OutOfTime
             try:
                 if self._link.poll(wait_s):
                     return self._link.recv()
@@ -227,7 +251,7 @@ class SubprocessRunner:
             self._process.wait()
         if self._link is not None:
             self._link.close()
-        self._process = self._link = None
+        self._process = self._link = self.kept_trial = None
 
     def close(self) -> None:
         """End the process."""
@@ -239,8 +263,52 @@ class SubprocessRunner:
         self._kill()
 
 
+class _EndInTime:
+    """Tells the process that the time of the sweep is over, and when it has had its time to end."""
+
+    def __init__(
+        self,
+        is_to_stop: IsToStop | None,
+        trial: int,
+        curve: LearningCurve,
+        send: Callable[[StopCause], None],
+    ) -> None:
+        self._is_to_stop, self._trial, self._curve, self._send = is_to_stop, trial, curve, send
+        self._late_s = math.inf
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the process was told."""
+        return self._late_s < math.inf
+
+    @property
+    def cause(self) -> StopCause:
+        """Why the trial is to end."""
+        cause = StopCause.NO if self._is_to_stop is None else self._is_to_stop(self._trial)
+        if cause == StopCause.TIME_ONCE_REPORTED:
+            return StopCause.NO if self._curve.last is None else StopCause.TIME
+        return StopCause(cause)
+
+    def tell(self) -> StopCause:
+        """Return why the trial is to end; tell the process if the time is over."""
+        cause = self.cause
+        if cause == StopCause.TIME and not self.is_told:
+            self._late_s = time.monotonic() + _GRACE_S
+            self._send(StopCause.TIME)
+        return cause
+
+    def is_late(self) -> bool:
+        """Tell the process if it is time for that; return whether it should have ended by now."""
+        self.tell()
+        return time.monotonic() >= self._late_s
+
+
 class NotReady(RuntimeError):
     """The process for trials could not load the function, or ended before it was ready."""
+
+
+class _OutOfTime(Exception):
+    """The process was ended, since the time of the sweep is over."""
 
 
 class _ProcessEnded(Exception):
@@ -261,20 +329,54 @@ def work(descriptor: int) -> None:
         raise
     link.send(("ready", runner.facts, runner.saves_models))
 
+    time_over = _TimeOver(link)
+    runner.is_to_stop = time_over
+
     def on_report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         link.send(("report", step, metrics))
-        goes_on: bool = link.recv()
-        return goes_on
+        while isinstance(verdict := link.recv(), StopCause):
+            time_over.note()
+        return verdict is True
 
     while True:
         try:
-            order: Trial | SaveModel = link.recv()
+            order: Trial | SaveModel | Aim | StopCause | None = link.recv()
         except EOFError:
             return
-        if isinstance(order, SaveModel):
+        if isinstance(order, StopCause):  # of a trial that has ended meanwhile
+            continue
+        time_over.forget()
+        if isinstance(order, Aim) or order is None:
+            runner.aim = order
+        elif isinstance(order, SaveModel):
             link.send(("saved", *_saved(runner, order)))
         else:
-            link.send(("result", runner(order, on_report)))
+            link.send(("result", runner(order, on_report), runner.kept_trial))
+
+
+class _TimeOver:
+    """Whether the rank of this process has said that the time of the sweep is over."""
+
+    def __init__(self, link: Connection) -> None:
+        self._link, self._due_s, self._cause = link, 0.0, StopCause.NO
+
+    def __call__(self, trial: int) -> StopCause:
+        """Return why the trial is to end; the connection is looked at now and then."""
+        now_s = time.monotonic()
+        if now_s >= self._due_s and not self._cause:
+            self._due_s = now_s + _LOOK_FOR_TIME_EVERY_S
+            # Nothing else is sent while no answer to a report is due.
+            if self._link.poll() and isinstance(self._link.recv(), StopCause):
+                self.note()
+        return self._cause
+
+    def note(self) -> None:
+        """Note that it has said so."""
+        self._cause = StopCause.TIME
+
+    def forget(self) -> None:
+        """Begin another trial."""
+        self._cause = StopCause.NO
 
 
 def _saved(runner: InProcessRunner, wanted: SaveModel) -> tuple[Path | None, str]:

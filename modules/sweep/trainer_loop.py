@@ -17,12 +17,12 @@ from diel.errors import TupleTimeout
 from ..objective import Objective, ObjectiveError
 from ..strategies import Cohort
 from ..trial import (
-    IsToStop,
     LearningCurve,
     Metrics,
     OnReport,
     Reports,
     ShowProgress,
+    StopCause,
     Trial,
     TrialResult,
     trial_seed,
@@ -36,10 +36,12 @@ from .messages import (
     ModelSaved,
     Outcome,
     SaveModel,
+    Stops,
     SweepOrder,
     Tags,
 )
 from .runners import (
+    AimedRunner,
     InProcessRunner,
     Limits,
     RankGroupRunner,
@@ -58,6 +60,7 @@ NOT_TRIED: Final = "was under way twice when the run was ended: not tried again"
 _SHOWN_FAILURES: Final = 5
 _SHOW_EVERY_S: Final = 0.5
 _LOOK_FOR_STOPS_EVERY_S: Final = 0.25
+_PASS_EVERY_S: Final = 0.02
 
 
 def run_trainer(ctx: Context, task: Task, limits: Limits) -> int:
@@ -99,7 +102,7 @@ def _run_trainer(ctx: Context, tags: Tags, task: Task, limits: Limits, progress:
 def run_leases(
     ctx: Context,
     tags: Tags,
-    runner: TrialRunner,
+    runner: AimedRunner,
     quarantine: Callable[[SweepOrder], AbstractContextManager[TrialRunner]] | None = None,
     stops: StopRequests | None = None,
 ) -> int:
@@ -118,7 +121,16 @@ def run_leases(
                     return trials
                 continue  # of an iteration whose trainer was given up
             if isinstance(lease, SaveModel):
-                ctx.tuples.tput(tags.outcome, _save_model(lease, runner))
+                if lease.is_for(ctx.copy_index):
+                    if lease.holder not in (None, ctx.copy_index):
+                        text = "trial %d is trained again: the trainer that kept it has gone"
+                        ctx.log.info(text, lease.trial.number)
+                    ctx.tuples.tput(tags.outcome, _save_model(lease, runner))
+                    continue
+                if ctx.copy_index in lease.passed_by:
+                    time.sleep(_PASS_EVERY_S)  # the others are about to look for it
+                passed_by = (*lease.passed_by, ctx.copy_index)
+                ctx.tuples.tput(tags.lease, replace(lease, passed_by=passed_by))
                 continue
             order = orders.get(lease.session) or _order(ctx, tags, lease.session)
             if order is None or order.run_session != ctx.session:
@@ -126,6 +138,7 @@ def run_leases(
             orders = {order.session: order}
             if stops is not None:
                 stops.session = order.session
+            runner.aim = order.aim
             to_master = _ReportsToMaster(ctx, tags, order) if order.wants_reports else None
             judge = LeaseJudge.of(lease, order)
             is_judged = judge is not None or to_master is None
@@ -149,11 +162,12 @@ def run_leases(
                     to_master,
                     judge,
                     together=several,
-                    is_to_stop=stops,
+                    stops=stops,
                 )
             outcome.at_once = getattr(runner, "at_once", 1)
             outcome.facts = getattr(runner, "facts", {})
             outcome.saves_models = getattr(runner, "saves_models", False)
+            outcome.kept_trial = getattr(runner, "kept_trial", None)
             # Put before the claim ends: a lease is out, or its outcome is there.
             ctx.tuples.tput(tags.outcome, outcome)
         trials += len(outcome.metrics)
@@ -181,7 +195,7 @@ def _run_lease(
     judge: LeaseJudge | None = None,
     *,
     together: bool,
-    is_to_stop: IsToStop | None = None,
+    stops: StopRequests | None = None,
 ) -> tuple[Outcome, list[tuple[int, str]]]:
     """Run the trials of a lease; return their outcome, and the details of those that failed."""
     numbers = range(lease.start, lease.stop)
@@ -217,8 +231,12 @@ def _run_lease(
         result = done_together[place] if done_together else None
         if result is not None:
             ended_s += share_s
-        elif is_to_stop is not None and is_to_stop(trial.number):
+        elif cause := StopCause.NO if stops is None else stops.before(trial.number):
             result = TrialResult(is_stopped=True)
+            if cause == StopCause.TIME:
+                if not done_together:
+                    break
+                outcome.untried.add(trial.number)
         else:
             began_s = clock()
             result = runner(trial, on_report)
@@ -226,6 +244,8 @@ def _run_lease(
         add_metrics(result.metrics)
         add_start(since_1970_s + started_s)
         add_seconds(ended_s - started_s)
+        if stops is not None and result.metrics and not result.reason:
+            stops.has_result = True
         reports = result.reports
         if to_master is not None:
             known = [] if own is None else own.reports.get(trial.number, [])
@@ -238,9 +258,13 @@ def _run_lease(
             details.append((trial.number, result.detail))
         elif result.is_stopped:
             outcome.stopped.add(trial.number)
+            if result.is_out_of_time:
+                outcome.out_of_time.add(trial.number)
         if ended_s > give_back_s and not done_together:
             break
     del points[len(outcome.metrics) :]
+    if stops is not None and len(outcome.untried) == len(outcome.metrics):
+        stops.has_result = False  # the master knows it by now, and wants more
     return outcome, details
 
 
@@ -265,9 +289,10 @@ class LeaseJudge:
     @classmethod
     def of(cls, lease: Lease, order: SweepOrder) -> LeaseJudge | None:
         """Return the judge of a lease; None if only the master can judge its trials."""
-        if order.objective is None or lease.cutoffs is None:
-            return None
-        return cls(lease, Objective.parse(*order.objective))
+        aim = order.aim
+        if aim is None or lease.cutoffs is None or ":" in aim.text:
+            return None  # a function of the user's is called by the master alone
+        return cls(lease, Objective.parse(aim.text, aim.maximise))
 
     def steps_of(self, trial: int) -> tuple[int, ...]:
         """Return the steps at which the rule needs reports of a trial."""
@@ -298,23 +323,37 @@ class LeaseJudge:
 
 
 class StopRequests:
-    """The trials that are requested to end, as the master has put them; read now and then."""
+    """The trials that are to end, as the master has put them; read now and then.
+
+    Attributes
+    ----------
+    has_result : bool
+        Whether a trial has ended here with metrics, of which the master need not know yet.
+    """
 
     def __init__(self, ctx: Context, tags: Tags) -> None:
         self._tuples, self._tag = ctx.tuples, tags.stops
         self._due_s = 0.0
-        self._trials: frozenset[int] = frozenset()
+        self._stops = Stops("")
         self.session = ""
+        self.has_result = False
 
-    def __call__(self, trial: int) -> bool:
-        """Whether a trial is to end."""
+    def before(self, trial: int) -> StopCause:
+        """Return why a trial is not to begin."""
+        cause = self(trial)
+        if cause == StopCause.TIME_ONCE_REPORTED:
+            return StopCause.TIME if self.has_result else StopCause.NO
+        return cause
+
+    def __call__(self, trial: int) -> StopCause:
+        """Return why a trial is to end."""
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + _LOOK_FOR_STOPS_EVERY_S
             with suppress(TupleTimeout):  # the tuple is being replaced, or not there
-                session, trials = self._tuples.tread_nowait(self._tag)
-                self._trials = trials if session == self.session else frozenset()
-        return trial in self._trials
+                stops: Stops = self._tuples.tread_nowait(self._tag)
+                self._stops = stops if stops.session == self.session else Stops("")
+        return self._stops.cause(trial)
 
 
 def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
@@ -369,7 +408,8 @@ def _quarantine(
     """
     from .subprocess_runner import NotReady, SubprocessRunner
 
-    with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress)) as in_child:
+    stops = getattr(in_process, "is_to_stop", None)
+    with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress, stops)) as in_child:
 
         def run(trial: Trial, on_report: OnReport | None) -> TrialResult:
             if trial.number in order.quarantined:

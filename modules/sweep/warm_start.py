@@ -21,7 +21,15 @@ from diel.errors import ModuleFailed
 
 from ..objective import Objective, judge
 from ..space import Space, SpaceError
-from .ledger import FINISHED, LedgerReader, about_of, as_numbers, encode, ledgers_in
+from .ledger import (
+    ENDED_BY_TIME,
+    FINISHED,
+    LedgerReader,
+    about_of,
+    as_numbers,
+    encode,
+    ledgers_in,
+)
 
 _COPY: Final = "warm-start.jsonl"
 _AT_ONCE: Final = 1000
@@ -104,7 +112,9 @@ class EarlierResults:
             with replacing(copy) as file:
                 file.writelines(whole_lines(ledger))
         self.records = list(_results_in(copy, space, objectives))
-        self._by_point = {_key(record["parameters"]): record for record in reversed(self.records)}
+        # A trial that time has ended may come further here.
+        whole = [record for record in self.records if ENDED_BY_TIME not in record]
+        self._by_point = {_key(record["parameters"]): record for record in reversed(whole)}
 
     def of(self, point: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the record of the first trial with these parameters; None if there is none."""

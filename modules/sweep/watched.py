@@ -46,6 +46,7 @@ from ..space import Space, SpaceError
 from ..trial import Reports, thinned
 from .in_flight import read_running_curves
 from .ledger import (
+    ENDED_BY_TIME,
     FAILED,
     LedgerError,
     LedgerReader,
@@ -338,6 +339,7 @@ def _data_of(record: Mapping[str, Any]) -> dict[str, Any]:
         **plain,
         "parameters": record["parameters"],
         "metrics": record.get("metrics", {}),
+        **{name: record[name] for name in (ENDED_BY_TIME,) if name in record},
     }
 
 

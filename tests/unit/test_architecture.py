@@ -69,7 +69,7 @@ LAYERS = {
         options pretrained report
         search
         sweep
-        checkpoints compute sklearn_trainer torch_trainer
+        best_network checkpoints compute sklearn_trainer torch_trainer
         trainer_options
         fused
         training

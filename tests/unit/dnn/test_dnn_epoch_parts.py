@@ -223,3 +223,59 @@ def test_a_checkpoint_is_a_matter_of_all_ranks(tmp_path):
             model.fit(x, y, epochs=1, batch_size=16, callbacks=callbacks)
 
     run_on_threads(2, train, timeout_s=60)
+
+
+@pytest.mark.parametrize("after", [1, 9])
+def test_an_interrupted_epoch_is_in_no_history(after):
+    x, y = samples()
+    model, whole, steps = network(), network(), []
+    whole.fit(x, y, epochs=3, batch_size=16)  # six steps each
+
+    def interrupt():
+        steps.append(1)
+        return len(steps) == after
+
+    watched = network()
+    watched.fit(x, y, epochs=3, batch_size=16, interrupt=lambda: False)
+    assert watched.history.loss == whole.history.loss
+    history = model.fit(x, y, epochs=3, batch_size=16, interrupt=interrupt, metrics={})
+    assert history.stopped == "interrupted within an epoch"
+    assert history.loss == whole.history.loss[: after // 6]
+    assert len(steps) == after
+    with pytest.raises(ConfigurationError, match="interrupt must be a function"):
+        model.fit(x, y, interrupt=True)
+
+
+def test_interrupted_networks_are_restored_and_used_again():
+    x, y = samples()
+    many = dnn.Ensemble(mlp(5, [8], 3), optimizer=SGD([0.1, 0.2, 0.3]), seeds=[1, 2, 3])
+    kept, steps = {}, []
+
+    def on_epoch(epoch, active, histories):
+        kept.update({k: many.snapshot(k) for k in active})
+        return [1] if epoch == 0 else []
+
+    def interrupt():
+        steps.append(1)
+        return len(steps) == 15
+
+    histories = many.fit(x, y, epochs=4, batch_size=16, on_epoch=on_epoch, interrupt=interrupt)
+    assert [len(history) for history in histories] == [2, 1, 2]
+    for k, epochs in enumerate([2, 1, 2]):
+        many.restore(k, kept[k])
+        alone = NeuralNetwork(mlp(5, [8], 3), optimizer=SGD([0.1, 0.2, 0.3][k]), seed=k + 1)
+        alone.fit(x, y, epochs=epochs, batch_size=16)
+        for name, array in alone.parameters.items():
+            np.testing.assert_array_equal(many.parameters[name][k], array)
+    many.restart([1, 2, 3])
+    fresh = dnn.Ensemble(mlp(5, [8], 3), optimizer=SGD([0.1, 0.2, 0.3]), seeds=[1, 2, 3])
+    each = [one.fit(x, y, epochs=2, batch_size=16) for one in (many, fresh)]
+    assert [h.loss for h in each[0]] == [h.loss for h in each[1]]
+
+
+def test_ranks_are_not_interrupted_within_an_epoch():
+    def train(communicator):
+        with pytest.raises(ConfigurationError, match="different steps"):
+            network(parallel=DataParallel(communicator)).fit(*samples(), interrupt=lambda: False)
+
+    run_on_threads(2, train, timeout_s=60)

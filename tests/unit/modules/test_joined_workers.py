@@ -126,7 +126,7 @@ def test_a_worker_takes_leases_and_leaves(meeting: Meeting) -> None:
     assert meeting.workers.here == {"node-1": 2}
     order, stops = meeting.told(link)
     assert order_of(order, "there", "a") == replace(ORDER, session="there", run_session="a")
-    assert stops == {"stops": []}
+    assert stops == {"stops": [], "time": 0}
 
     assert meeting.workers.least_busy(None) == (0.0, "node-1")
     given_out = lease(7)

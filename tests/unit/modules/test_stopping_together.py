@@ -16,6 +16,7 @@ from unit.modules.test_fused import timeless
 
 from diel.testing import Module, run_modules
 from modules import master, trainer
+from modules.objective import Aim
 from modules.space import Space
 from modules.strategies import Cohort, Halving, Hyperband, Median, Random, StrategyWithRule
 from modules.sweep import messages, trainer_loop
@@ -191,7 +192,7 @@ def test_short_trials_are_judged_by_their_trainer() -> None:
         return TrialResult({"score": 1.0}, reports=curve)
 
     points = [{"x": x} for x in (5.0, 4.0, 7.0, 3, 8.0)]
-    order = SweepOrder("here", 1, None, wants_reports=True, objective=("score", True))
+    order = SweepOrder("here", 1, None, wants_reports=True, aim=Aim("score", True))
     lease = Lease("here", 3, 10, 15, points, 1, [Halving(2, 2).frozen(5)], [0] * 5)
     judge = trainer_loop.LeaseJudge.of(lease, order)
     asked: Any = trainer_loop._ReportsToMaster(None, None, order)  # type: ignore[arg-type]
@@ -210,7 +211,9 @@ def test_short_trials_are_judged_by_their_trainer() -> None:
     assert judge is not None
     assert not judge.goes_on(12, 7, {"score": "text"})
     assert judge.goes_on(12, 8, {"other": 1.0})
-    assert trainer_loop.LeaseJudge.of(lease, replace(order, objective=None)) is None
+    assert (
+        trainer_loop.LeaseJudge.of(lease, replace(order, aim=Aim("./own.py:score", True))) is None
+    )
 
 
 # -- whole sweeps ---------------------------------------------------------------------------------

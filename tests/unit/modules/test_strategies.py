@@ -476,6 +476,18 @@ def test_until_a_time_that_passes_only_when_told() -> None:
     assert until.reason == "time"
 
 
+def test_until_all_ranks_have_taken_some_time() -> None:
+    until = Until(core_s=100.0)
+    until.clock(1e9, 99.0)
+    assert until.allows(0)
+    assert until.left_s(1e9, 60.0, ranks=4) == 10.0
+    assert Until(time_s=50.0, core_s=100.0).left_s(45.0, 60.0, ranks=4) == 5.0
+    assert Until().left_s(1.0) is None
+    until.clock(0.0, 100.0)
+    assert not until.allows(0)
+    assert until.reason == "core hours"
+
+
 def test_choices_are_drawn_as_often_as_they_were_seen_and_once_more() -> None:
     drawn = Frequencies.fit([1, 3, 1], 4)
     choices = [int(drawn((place + 0.5) / 7) * 4) for place in range(7)]

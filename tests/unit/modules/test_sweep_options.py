@@ -152,6 +152,7 @@ def test_several_objectives() -> None:
         ({"until": {"objective": -1.0}, "objective": "rmse"}, "until.objective", "rmse is never"),
         ({"until": {"time": "2 weeks"}}, "until.time", "is no duration"),
         ({"until": {"time": 0}}, "until.time", "longer than 0"),
+        ({"until": {"core_hours": 0}}, "until.core_hours", "a number above 0, got 0"),
         ({"until": {"accuracy": 0.9}}, "until.accuracy", "unknown key"),
         ({"trials": 0}, "trials", "got 0"),
         # the objective
