@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import (
     BaseModel,
     Field,
+    PrivateAttr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 
 _POINTS_SHOWN: Final = 5
+_IN_ONE_CALL: Final = "modules.sklearn_trainer:train"
+"""A function for trials that reports nothing before its end."""
+_OWN_PROCESS: Final = ("isolated", "time_limit", "memory_limit")
+"""Options of a trainer for which its trials have a process of their own."""
 
 
 class Options(SweepOptions):
@@ -56,6 +61,7 @@ class Options(SweepOptions):
         description="what takes each trial as it ends: reporters on request of installed packages, "
         "by their names; tensorboard writes event files",
     )
+    _is_uninterrupted: bool = PrivateAttr(False)
 
     @field_validator("log")
     @classmethod
@@ -81,6 +87,24 @@ class Options(SweepOptions):
             found = at(("warm_start",), self.warm_start, str(error), "name a run with such a sweep")
             raise ValidationError.from_exception_data("sweep", [found]) from None
         return self
+
+    @model_validator(mode="after")
+    def _look_at_trainer(self, info: ValidationInfo) -> Options:
+        given = self._options_of_trainer(info) or {}
+        is_here = not any(given.get(name) for name in _OWN_PROCESS)
+        self._is_uninterrupted = is_here and given.get("train") == _IN_ONE_CALL
+        return self
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a user may not expect of the sweep, a line each."""
+        found = [self.remark] if self.remark else []
+        if self.until.has_time and self._is_uninterrupted:
+            found.append(
+                f"{_IN_ONE_CALL} fits a trial in one call, which the time of until does not end: "
+                f"with isolated = true in the options of {self.trainer} it does"
+            )
+        return found
 
 
 def run(ctx: Context) -> dict[str, Any]:

@@ -69,10 +69,6 @@ _READERS = {
 """By parameter: the layers it adds, the samples that these read, and parameters that go with it."""
 _BY_KIND = dict.fromkeys(re.sub(r":.*", ":<sampler>", name) for name in STRATEGIES)
 """The strategies, those of one class once."""
-_IN_ONE_CALL: Final = "modules.sklearn_trainer:train"
-"""A function for trials that reports nothing before its end."""
-_OWN_PROCESS: Final = ("isolated", "time_limit", "memory_limit")
-"""Options of a trainer for which its trials have a process of their own."""
 _VALUES_CHECKED = 1000
 _POINTS_CHECKED = 100
 
@@ -175,7 +171,6 @@ class SweepOptions(BaseModel):
     trainer: str = Field(
         "trainer", description="the module that trains", json_schema_extra={"form": "module"}
     )
-    _is_uninterrupted: bool = PrivateAttr(False)
     _free: frozenset[str] = PrivateAttr(frozenset())
 
     @field_validator("strategy", mode="before")
@@ -267,13 +262,6 @@ class SweepOptions(BaseModel):
             context.get("options_of", {}).get(self.trainer) if module is None else module.options
         )
         return found
-
-    @model_validator(mode="after")
-    def _look_at_trainer(self, info: ValidationInfo) -> SweepOptions:
-        given = self._options_of_trainer(info) or {}
-        is_here = not any(given.get(name) for name in _OWN_PROCESS)
-        self._is_uninterrupted = is_here and given.get("train") == _IN_ONE_CALL
-        return self
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
@@ -488,17 +476,6 @@ class SweepOptions(BaseModel):
         except SpaceError:  # which is told of elsewhere
             return False
         return counted is not None and counted.size <= MOST_COUNTED
-
-    @property
-    def remarks(self) -> list[str]:
-        """What a user may not expect of the sweep, a line each."""
-        found = [self.remark] if self.remark else []
-        if self.until.has_time and self._is_uninterrupted:
-            found.append(
-                f"{_IN_ONE_CALL} fits a trial in one call, which the time of until does not end: "
-                f"with isolated = true in the options of {self.trainer} it does"
-            )
-        return found
 
     @property
     def remark(self) -> str:

@@ -11,9 +11,9 @@ import pytest
 
 import dnn
 from diel import parse_json
+from modules import master
 from modules.best_network import BestNetwork
 from modules.objective import Aim
-from modules.options import SweepOptions
 from modules.sweep.joining import order_message, order_of, outcome_message, outcome_of
 from modules.sweep.leases import Pace, TrialQueue
 from modules.sweep.ledger import ENDED_BY_TIME, encode, trials_of
@@ -122,7 +122,7 @@ def test_a_fit_in_one_call_is_said_not_to_end() -> None:
     def said(trainer: dict[str, Any], **until: Any) -> list[str]:
         options = {"space": {"C": [1.0]}, "until": until}
         context = {"options_of": {"trainer": trainer}}
-        return SweepOptions.model_validate(options, context=context).remarks
+        return master.Options.model_validate(options, context=context).remarks
 
     fits = {"train": "modules.sklearn_trainer:train"}
     (remark,) = said(fits, time=9)
