@@ -280,8 +280,9 @@ class FusedTrainings:
         before = trainings[0].done
         if before:
             self._resume(networks, trainings, rules, curves)
-        may_run_out = not rules and trainings[0].report.may_run_out
-        kept = [EpochsInTime(training.report) for training in trainings] if may_run_out else []
+        kept: list[EpochsInTime] = []
+        if trainings[0].report.may_run_out and not rules and len(self._rounds) == 1:
+            kept = [EpochsInTime(training.report) for training in trainings]
 
         def on_epoch(
             epoch: int, active: Sequence[int], histories: Sequence[History]
@@ -356,8 +357,8 @@ class FusedTrainings:
         for k, (training, score, history, curve) in enumerate(
             zip(trainings, scores, histories, curves, strict=True)
         ):
-            is_empty = k in late and (len(self._rounds) > 1 or not history.loss)
-            if is_empty or self._compute.is_too_narrow(history):
+            is_scored = kept[k].last is not None if kept else rules and bool(history.loss)
+            if (k in late and not is_scored) or self._compute.is_too_narrow(history):
                 found.append({})
                 continue
             metrics = _metrics(score, len(history) * alone_s, training.wanted)

@@ -144,9 +144,9 @@ class NetworkTrainer:
                 results.append(once() if scheme is not None else self._with_all_memory(once))
                 if len(rounds) == 1 and report.is_stopped:
                     first = of_seeds[0]
-                    return (
-                        self._evaluated([first]) if report.is_out_of_time and first[0] else first[0]
-                    )
+                    if report.is_out_of_time and first[0]:
+                        return self._evaluated([first])
+                    return {name: each for name, each in first[0].items() if name != ERRORS}
                 if report.is_out_of_time:
                     return so_far
             if len(rounds) > 1 and not jobs[number].is_test:
@@ -255,6 +255,8 @@ class NetworkTrainer:
         seed = self._seed(wanted, report)
         model = _model(wanted, seed, data, self._table, self._compute, scheme, self._start)
         about = {**report.provenance, **self._rounds.describe()}
+        if not is_alone:  # its step is a split
+            about.pop("epochs", None)
         kept = self._best.of(report) if is_alone and scheme is None else None
         epochs = None if is_alone else self._epochs_of_all(wanted, report, scheme)
         if kept is not None:

@@ -184,6 +184,29 @@ def test_networks_keep_their_best_epoch(tmp_path: Path, space: Any, options: Any
     assert model.provenance["epochs"] == best["metrics"]["best_epoch"]
 
 
+@pytest.mark.parametrize("isolated", [False, True])
+def test_of_folds_those_that_are_done_count(tmp_path: Path, isolated: bool) -> None:
+    folds = {"evaluation": {"method": "k_fold", "folds": 3}, "isolated": isolated}
+    space = {"hidden": [[4]], "epochs": [7, 8]}
+    folder = swept(tmp_path, {**heart(tmp_path), **folds}, space=space, until={"time": 1e-3})
+    records = trials_of(folder / "trials.jsonl")
+    best = next(each for each in records if each["state"] == "finished")
+    model = dnn.load(folder / "best.safetensors")
+    assert model.provenance["trained_on"] == "all 120 rows"
+    assert "epochs" not in model.provenance
+    assert best["metrics"]["accuracy"] == best["reports"][-1][1]["accuracy"]
+
+
+def test_a_regression_that_a_rule_stops_is_no_failure(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the data, is not installed")
+    space = {"hidden": [[3]], "epochs": 9, "learning_rate": [0.1, 0.01, 1e-6, 1e-7, 1e-8, 1e-9]}
+    strategy = {"name": "halving", "min_steps": 1, "reduction": 3}
+    wanted = {"objective": "rmse", "strategy": strategy, "trials": 6}
+    folder = swept(tmp_path, {"dataset": "diabetes"}, space=space, **wanted)
+    states = {each["state"] for each in trials_of(folder / "trials.jsonl")}
+    assert states == {"finished", "stopped"}
+
+
 @pytest.mark.parametrize(
     ("space", "options"),
     [
