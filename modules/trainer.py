@@ -29,8 +29,8 @@ from .evaluation import (
     PreparedSplits,
     RareClassError,
     TrainingJob,
+    data_warnings,
     jobs_of,
-    oddities,
     prepared,
     strata_of,
     training_weights,
@@ -157,7 +157,7 @@ def look_at_data(
         return f"{type(error).__name__}: {error}", []
     if not is_own(options.dataset):
         return "", []
-    found = list(oddities(data, [(job.train, job.test) for job in jobs]))
+    found = list(data_warnings(data, [(job.train, job.test) for job in jobs]))
     if options.weights is not None and not written_by_run(options.weights):
         weights = place_of_weights(options.weights, folder)
         found += [odd] if (odd := oddity_of_columns(weights, data)) else []

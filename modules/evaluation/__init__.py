@@ -6,28 +6,22 @@
     k_fold      every row is scored once a repeat; the best of K is still optimistic
     nested      the choice is made inside each outer fold, and scored on rows that had no part in it
 
-`folds` cuts rows at random and `by_column` by a column of their table; `splits` does it as a
-workflow file says and lists what a trial has to train, and `bias` compares the score of the best
-trial with an honest estimate.
+`splits` cuts rows as a workflow file says, by `folds`, and lists what a trial has to train;
+`bias` compares the score of the best trial with an honest estimate.
 """
 
-from .bias import BiasReport, SelectionBias, luck
-from .by_column import SPLIT_COLUMNS
-from .folds import (
-    EvaluationError,
-    Fold,
-    NestedFold,
-    RareClassError,
-    holdout,
-    k_fold,
-    nested_folds,
-)
-from .oddities import oddities
+from .bias import BiasReport, SelectionBias
+from .data_warnings import data_warnings
 from .splits import (
+    SPLIT_COLUMNS,
     TAKES,
     Evaluated,
+    EvaluationError,
     EvaluationOptions,
+    Fold,
+    NestedFold,
     PreparedSplits,
+    RareClassError,
     SplitData,
     TrainingJob,
     collect,
@@ -54,14 +48,10 @@ __all__ = [
     "SplitData",
     "TrainingJob",
     "collect",
+    "data_warnings",
     "errors_of_groups",
-    "holdout",
     "jobs_of",
-    "k_fold",
-    "luck",
     "means",
-    "nested_folds",
-    "oddities",
     "prepared",
     "strata_of",
     "training_weights",

@@ -1,4 +1,4 @@
-"""Networks of the trainer score what others do, on the same rows: diabetes, digits, their images."""
+"""Networks of the trainer score what others do on the same rows: diabetes, digits, images."""
 
 from __future__ import annotations
 

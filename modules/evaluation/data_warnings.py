@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from .folds import Rows
+from .splits import Rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,7 +22,7 @@ _FAR: Final = 10.0
 """Deviations from the median beyond which a target is far away."""
 
 
-def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str]:
+def data_warnings(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str]:
     """Yield a line, with its remedy, for each thing that is odd.
 
     Labels without rows, such as 0 where labels begin with 1; a single class; classes that are

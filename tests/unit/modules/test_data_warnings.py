@@ -12,7 +12,7 @@ from support import diel
 from diel.testing import Module, run_modules
 from dnn import Dataset, load_table
 from modules import master, trainer
-from modules.evaluation import k_fold, oddities
+from modules.evaluation import EvaluationOptions, data_warnings
 
 X = np.arange(30, dtype=np.float32).reshape(15, 2)
 SWEEP = """\
@@ -32,11 +32,15 @@ FROM_1 = "the labels begin with 1"
 EQUAL = "rows that are scored"
 
 
+def k_fold(labels: Any, folds: int) -> list[Any]:
+    return EvaluationOptions(method="k_fold", folds=folds).cut(labels)
+
+
 def found(y: Any, x: Any = X, folds: int = 3) -> list[str]:
     labels = np.asarray(y)
     data = Dataset(x, labels, int(labels.max()) + 1, "mine")
     splits = k_fold(np.zeros(len(labels), int), folds)
-    return list(oddities(data, [(fold.train, fold.test) for fold in splits]))
+    return list(data_warnings(data, [(fold.train, fold.test) for fold in splits]))
 
 
 def test_sound_rows_are_not_odd() -> None:
@@ -195,7 +199,7 @@ def regression(*columns: list[float], task: str = "regression") -> Dataset:
 def test_what_is_odd_about_targets(data: Dataset, words: list[str]) -> None:
     rows = np.arange(len(data))
     test = rows % (2 if len(data) > 60 else 4) == 0
-    found = list(oddities(data, [(rows[~test], rows[test])]))
+    found = list(data_warnings(data, [(rows[~test], rows[test])]))
     assert len(found) == len(words)
     for line, text in zip(found, words, strict=True):
         assert text in line
@@ -208,6 +212,6 @@ def test_a_column_that_numbers_the_rows_is_odd(first: int, step: int, is_odd: bo
     table = {"": first + step * np.arange(40), "a": np.arange(40) ** 2, "y": np.arange(40) % 2}
     data = load_table(table)
     rows = np.arange(40)
-    lines = list(oddities(data, [(rows[:30], rows[30:])]))
+    lines = list(data_warnings(data, [(rows[:30], rows[30:])]))
     said = "table: column '' numbers the rows, which says nothing of new ones unless"
     assert [line.startswith(said) for line in lines] == [True] * is_odd
