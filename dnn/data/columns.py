@@ -8,17 +8,16 @@ become the codes that they had in the table of the training.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import partial
 from os import PathLike
 from typing import Any, Final
 
 import numpy as np
 
 from dnn.backend import Array
-from dnn.data.cells import KINDS, TRUTHS, Column, Wanted, plain_text, recoded
-from dnn.data.sources import DELIMITERS, TextSource, open_table
+from dnn.data.column_kinds import KINDS, TRUTHS_OF_LABELS, Column, Wanted, plain_text, recoded
+from dnn.data.table_readers import DELIMITERS, TextSource, open_table
 from dnn.errors import DataError
 from dnn.table import number_of
 
@@ -46,8 +45,8 @@ class Columns:
     labels : mapping of str to int
         The class of each label, where that is not the label itself.
     kinds : tuple of str
-        Of each feature: one of `dnn.data.cells.KINDS`, or ``"time"``, the time of day of the date
-        before it. Empty if all are numbers.
+        Of each feature: one of `dnn.data.column_kinds.KINDS`, or ``"time"``, the time of day of the
+        date before it. Empty if all are numbers.
     categories : mapping of str to tuple of str
         The categories of each feature that has such, in the order of their codes; the code of any
         other text is their number.
@@ -102,50 +101,19 @@ class Columns:
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Columns:
         """Return columns from plain values; KeyError, TypeError or ValueError if they are wrong."""
-        label_at, labels = given["label_at"], given["labels"]
-        texts = {name: given[name] for name in ("label", "delimiter")}
-        lists = {name: given[name] for name in ("features", "missing")}
-        # Models of tables of numbers alone may be older than the others.
-        texts |= {"separator": given.get("separator", ""), "decimal": given.get("decimal", ".")}
-        lists |= {name: given.get(name, []) for name in ("kinds", "incomplete", "targets")}
-        tables = {name: given.get(name, {}) for name in ("dates", "renamed")}
-        categories, targets_at = given.get("categories", {}), given.get("targets_at", [])
-        has_names = given.get("has_names", True)
-        are_texts = all(isinstance(each, str) for each in texts.values())
-        if not are_texts or len(given["delimiter"]) != 1:
-            raise TypeError("label and delimiter are texts, the latter of one character")
-        for name, each in lists.items():
-            _check_texts(name, each)
-        if type(label_at) is not int or not isinstance(labels, dict):
-            raise TypeError("label_at is a number, and labels a table")
-        if type(has_names) is not bool:
-            raise TypeError("has_names is true or false")
-        if not isinstance(targets_at, list) or not all(type(at) is int for at in targets_at):
-            raise TypeError("targets_at are numbers")
-        if not all(type(each) is int for each in labels.values()):
-            raise TypeError("labels are numbers of classes")
-        for name, table in tables.items():
-            if not isinstance(table, dict):
-                raise TypeError(f"{name} is a table")
-            _check_texts(name, [*table.values()])
-        if not isinstance(categories, dict):
-            raise TypeError("categories is a table of lists")
-        for each in categories.values():
-            _check_texts("categories", each)
-        kinds = lists["kinds"]
-        if kinds and (not {*kinds} <= {*KINDS, TIME} or len(kinds) != len(lists["features"])):
+        known = {
+            each.name: _plain_value(each.name, str(each.type), given[each.name])
+            for each in fields(cls)
+            # Models of tables of numbers alone may be older than the other fields.
+            if each.name in given or each.name in _OF_ALL
+        }
+        found = cls(**known)
+        if len(found.delimiter) != 1:
+            raise TypeError("delimiter is one character")
+        kinds = found.kinds
+        if kinds and (not {*kinds} <= {*KINDS, TIME} or len(kinds) != len(found.features)):
             raise ValueError("each feature has one of the known kinds")
-        known: dict[str, Any] = {name: tuple(each) for name, each in lists.items()}
-        return cls(
-            **known,
-            **texts,
-            **tables,
-            label_at=label_at,
-            labels=labels,
-            categories={name: tuple(each) for name, each in categories.items()},
-            has_names=has_names,
-            targets_at=tuple(targets_at),
-        )
+        return found
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -173,9 +141,22 @@ class Columns:
         return int(number) if number is not None and number >= 0 and number % 1 == 0 else None
 
 
-def _check_texts(name: str, given: Any) -> None:
-    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
-        raise TypeError(f"{name} is a list of texts")
+_OF_ALL: Final = ("features", "label", "label_at", "delimiter", "missing", "labels")
+
+
+def _plain_value(name: str, kind: str, given: Any) -> Any:
+    """Return a value of JSON as a field of an annotated kind has it; a TypeError if it is none."""
+    is_table, is_list = kind.startswith("Mapping[str, "), kind.startswith("tuple[")
+    wanted = "dict" if is_table else "list" if is_list else kind
+    if type(given).__name__ != wanted:
+        raise TypeError(f"{name}: a {wanted} is wanted, not a {type(given).__name__}")
+    if is_table:
+        of = kind[len("Mapping[str, ") : -1]
+        return {key: _plain_value(name, of, each) for key, each in given.items()}
+    if is_list:
+        of = kind[len("tuple[") : -len(", ...]")]
+        return tuple(_plain_value(name, of, each) for each in given)
+    return given
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +241,7 @@ def read_rows(
             raise
         raise DataError(f"{error}{_hint_of_delimiter(table)}") from None
     is_text = isinstance(table, TextSource)
-    wanted = {at: _wanted(known, number, is_text) for number, at in enumerate(places)}
+    wanted = {at: _wanted(known, number) for number, at in enumerate(places)}
     # Cells of a text are kept; those of an array become texts.
     others = () if is_text else range(len(shown)) if is_file else answers
     found = dict(zip(wanted, table.read(wanted), strict=True))
@@ -295,7 +276,7 @@ def read_rows(
 
 def _answer(cell: str) -> float:
     """Return the number in a cell of a target, or of a label that is true or false; else NaN."""
-    number = TRUTHS.get(cell.lower(), number_of(cell))
+    number = TRUTHS_OF_LABELS.get(cell.lower(), number_of(cell))
     return np.nan if number is None else number
 
 
@@ -319,14 +300,16 @@ def _check_sizes(table: TextSource, x: Array, columns: Columns, places: Sequence
         raise DataError(f"{table.place(row)}, column {name!r}: {cell} is too large")
 
 
-def _wanted(columns: Columns, source: int, is_text: bool) -> Wanted:
+def _wanted(columns: Columns, source: int) -> Wanted:
     """Return as what the column of a source is to be read in new rows."""
-    problem = partial(_problem_of_number, columns.missing, is_text)
+    marks = " or ".join(map(repr, columns.missing)).replace("{", "{{").replace("}", "}}")
+    hint = " (the network was trained on a table without missing cells)"
+    if marks:
+        hint = f" (missing cells are written {marks})"
     if not columns.kinds:
-        return Wanted("number", problem=problem)
+        return Wanted("number", "", hint, hint)
     kinds = [kind for kind in columns.kinds if kind != TIME]
-    name = columns.sources[source]
-    return Wanted(kinds[source], columns.dates.get(name, ""), problem)
+    return Wanted(kinds[source], columns.dates.get(columns.sources[source], ""), hint, hint)
 
 
 def _coded(found: Sequence[Column], columns: Columns) -> tuple[Array, dict[str, Mapping[str, int]]]:
@@ -349,19 +332,6 @@ def _coded(found: Sequence[Column], columns: Columns) -> tuple[Array, dict[str, 
             if counts:
                 others[name] = counts
     return x, others
-
-
-def _problem_of_number(marks: Sequence[str], is_text: bool, name: str, cell: str) -> str:
-    """Return what is wrong with a cell of a column of numbers, or ""."""
-    number = number_of(cell)
-    if number is not None and np.isfinite(number):
-        return ""
-    if not is_text:
-        return f"{cell!r:.100} is no number"
-    problem = f"{cell!r} is no finite number" if cell else "the cell is empty"
-    if marks:
-        return f"{problem} (missing cells are written {' or '.join(map(repr, marks))})"
-    return f"{problem} (the network was trained on a table without missing cells)"
 
 
 def _hint_of_delimiter(table: TextSource) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from dnn.data.columns import NewRows, read_rows
 from dnn.data.dataset import Dataset
 from dnn.data.image_reading import PICTURES, ImageReading
-from dnn.data.sources import open_table
+from dnn.data.table_readers import open_table
 from dnn.data.tables import load_table
 from dnn.errors import ConfigurationError, DataError, explains_arguments
 

@@ -18,17 +18,18 @@ import numpy as np
 
 from dnn.arrays import narrowed
 from dnn.backend import Array
-from dnn.data.cells import TRUTHS, Column, Wanted, problem_of_number, shown
+from dnn.data.column_kinds import TRUTHS_OF_LABELS, Column, Wanted, shown
 from dnn.data.columns import TIME, Columns
 from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
-from dnn.data.sources import Source, open_table
+from dnn.data.table_readers import Source, open_table
 from dnn.errors import ConfigurationError, DataError, LabelError, explains_arguments
-from dnn.table import missing_marks, number_of
+from dnn.table import missing_marks
 
 __all__ = ["load_csv", "load_table"]
 
 _log = logging.getLogger("dnn")
+_IF_CLASSES = ", as targets are; say label = {name} if these are classes"
 _MISSING = "is missing: leave the row out, or all such rows by skip_unlabelled"
 
 
@@ -146,8 +147,8 @@ def load_table(
     formats = dict(dates) if isinstance(dates, Mapping) else dict.fromkeys(dates, "")
     wanted = {at: Wanted() for at in (*chosen, *kept)}
     wanted |= {at: Wanted("label") for at in labels}
-    wanted |= {at: Wanted("number", problem=_problem_of_weight) for at in weights}
-    wanted |= {at: Wanted("number", problem=_problem_of_target) for at in targets}
+    wanted |= {at: Wanted("number", if_text=", as weights are") for at in weights}
+    wanted |= {at: Wanted("number", if_text=_IF_CLASSES) for at in targets}
     special = {at: Wanted("category") for at in names.places(categories)}
     special |= {names.place(each): Wanted("date", form) for each, form in formats.items()}
     for at, each in special.items():
@@ -417,22 +418,24 @@ def _several_labels(table: Source, columns: Sequence[Column], separator: str) ->
 
 
 def _truths(table: Source, column: Column) -> Array:
-    """Return a column of labels as 0 and 1."""
+    """Return a column of one label as 0 and 1."""
     values = column.values
-    if column.kind == "category" and {each.lower() for each in column.categories} <= {*TRUTHS}:
-        of_code = np.array([TRUTHS[each.lower()] for each in column.categories])
-        values = of_code[np.where(np.isnan(values), 0, values).astype(np.intp)]
-    elif column.kind == "category":
-        truths = [at for at, cell in enumerate(column.categories) if cell.lower() in TRUTHS]
-        row = int(np.argmax(~np.isnan(values) & ~np.isin(values, truths)))
-        cell = shown(column.categories[int(values[row])])
-        wanted = "and is to be 0 or 1, or true or false"
-        raise LabelError(f"{table.place(row)}: label {column.name!r} is {cell}, {wanted}", row)
-    if (wrong := ~np.isin(values, (0, 1)) | np.isnan(column.values)).any():
-        row = int(np.argmax(wrong))
-        raise LabelError(
-            f"{table.place(row)}: label {column.name!r} is {values[row]:g}, not 0 or 1", row
+    if column.kind == "category":
+        found = [TRUTHS_OF_LABELS.get(each.lower(), np.nan) for each in column.categories]
+        codes = np.where(np.isnan(values), len(found), values).astype(np.intp)
+        values = np.array([*found, np.nan])[codes]
+    wrong = np.flatnonzero(~np.isin(values, (0, 1)))
+    if wrong.size:
+        row = int(wrong[0])
+        said = f"{column.values[row]:g}"
+        if column.kind == "category" and said != "nan":
+            said = shown(column.categories[int(column.values[row])])
+        what = (
+            f"is {_MISSING}"
+            if said == "nan"
+            else f"is {said}, not 0 or 1, true or false, yes or no"
         )
+        raise LabelError(f"{table.place(row)}: label {column.name!r} {what}", row)
     return values.astype(np.uint8)
 
 
@@ -456,18 +459,3 @@ def _weights(table: Source, column: Column) -> Array:
         place = f"{table.place(row)}, column {column.name!r}"
         raise DataError(f"{place}: the weight {what}: {remedy}")
     return column.values
-
-
-def _problem_of_weight(name: str, cell: str) -> str:
-    """Return why a cell of the column of weights is no number."""
-    if not cell or number_of(cell) is not None:
-        return problem_of_number(name, cell)
-    return f"{shown(cell)} is no number, as weights are"
-
-
-def _problem_of_target(name: str, cell: str) -> str:
-    """Return why a cell of a target is no number."""
-    problem = problem_of_number(name, cell)
-    if not cell or number_of(cell) is not None:
-        return problem
-    return f'{shown(cell)} is no number, as targets are; say label = "{name}" if these are classes'

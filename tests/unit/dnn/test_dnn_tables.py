@@ -462,10 +462,17 @@ def test_categories_keep_their_zeros_and_other_encodings_are_named(tmp_path: Pat
         dnn.load_csv(path)
 
 
-def test_a_label_that_is_neither_0_nor_1_is_named_with_its_line(tmp_path: Path) -> None:
-    path = written(tmp_path, "a,p,q\n1,1,true\n2,0,no\n")
-    with pytest.raises(LabelError, match="line 3: label 'q' is 'no', and is to be 0 or 1, or true"):
-        dnn.load_csv(path, ["p", "q"])
+def test_labels_are_0_or_1_or_words_for_them(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,p,q,r\n1,1,true,Yes\n2,0,false,no\n")
+    data = dnn.load_csv(path, ["p", "q", "r"])
+    assert data.y.tolist() == [[1, 1, 1], [0, 0, 0]]
+    rows = read_rows(path, data.columns, 1)
+    assert rows.targets is not None
+    assert rows.targets.tolist() == data.y.tolist()
+    for cell, words in (("maybe", "label 'r' is 'maybe', not 0 or 1"), ("NA", "is missing")):
+        written(tmp_path, f"a,p,q,r\n1,1,true,Yes\n2,0,false,{cell}\n")
+        with pytest.raises(LabelError, match=f"line 3: .*{words}"):
+            dnn.load_csv(path, ["p", "q", "r"], missing=["NA"])
 
 
 @pytest.mark.parametrize(

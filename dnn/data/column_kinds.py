@@ -1,4 +1,4 @@
-"""Cells of a column as numbers: what kind a column is, and the code of each cell.
+"""Kinds of columns of a table, and how their cells become numbers.
 
 | kind | cells | as numbers |
 |---|---|---|
@@ -27,21 +27,30 @@ from dnn.table import number_of
 
 __all__ = [
     "KINDS",
-    "TRUTHS",
+    "TRUTHS_OF_LABELS",
     "Column",
     "TextCells",
     "Wanted",
     "WrongCell",
     "coded_array",
     "plain_text",
+    "recoded",
+    "shown",
 ]
 
 KINDS: Final = ("number", "category", "boolean", "date")
 
 _SHOWN: Final = 60
 """Of a longer cell, messages show the beginning."""
-TRUTHS: Final = {"true": 1.0, "false": 0.0}
-_NUMBERED: Final = {**TRUTHS, "1": 1.0, "0": 0.0}
+_TRUTHS: Final = {"true": 1.0, "false": 0.0}
+TRUTHS: Final = {**_TRUTHS, "1": 1.0, "0": 0.0}
+"""What the cells of a column of booleans say, in small letters."""
+TRUTHS_OF_LABELS: Final = {
+    **TRUTHS,
+    **dict.fromkeys(("yes", "y", "t"), 1.0),
+    **dict.fromkeys(("no", "n", "f"), 0.0),
+}
+"""What the cells of a column of one label say: features of such texts are categories."""
 _DATE: Final = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
 )
@@ -122,21 +131,19 @@ def _order(category: str) -> tuple[bool, float, str]:
     return number is None, 0.0 if number is None else number, category
 
 
-def problem_of_number(name: str, cell: str) -> str:
-    """Return why a cell of a column of numbers is none; empty if it is one."""
-    if not cell:
-        return 'the cell is empty; if such cells are missing, say missing = [""]'
+def _problem_of_number(name: str, cell: str, wanted: Wanted) -> str:
+    """Return why a cell of a column of numbers is none, with a remedy; empty if it is one."""
     number = number_of(cell)
-    if number is None:
-        return (
-            f"{shown(cell)} is no number; say missing = [{_quoted(cell)}] if it stands for a "
-            f"missing cell, or categories = [{_quoted(name)}] if the column holds categories"
-        )
-    if math.isnan(number):
-        return (
-            f"{shown(cell)} is not finite; if it is a missing cell, say missing = [{_quoted(cell)}]"
-        )
-    return "" if math.isfinite(number) else f"{shown(cell)} is not finite"
+    if number is not None and math.isfinite(number):
+        return ""
+    if not cell or (number is not None and math.isnan(number)):
+        what = "the cell is empty" if not cell else f"{shown(cell)} is not finite"
+        remedy = wanted.if_missing
+    elif number is None:
+        what, remedy = f"{shown(cell)} is no number", wanted.if_text
+    else:
+        return f"{shown(cell)} is not finite"
+    return what + remedy.format(cell=_quoted(cell), name=_quoted(name))
 
 
 def _quoted(text: str) -> str:
@@ -159,13 +166,18 @@ class Wanted:
         else categories. ``"label"``: numbers are numbers, and all other texts categories.
     date_format : str
         As of `datetime.strptime`; ISO 8601 if empty.
-    problem : function of (str, str)
-        From the name of the column and a cell that should be a number to what is wrong with it.
+    if_missing, if_text : str
+        What messages add where a number is wanted and a cell is empty, or no number; ``{cell}`` and
+        ``{name}``, of the column, are replaced.
     """
 
     kind: str | None = None
     date_format: str = ""
-    problem: Callable[[str, str], str] = problem_of_number
+    if_missing: str = "; if such cells are missing, say missing = [{cell}]"
+    if_text: str = (
+        "; say missing = [{cell}] if it stands for a missing cell, or categories = [{name}] if the "
+        "column holds categories"
+    )
 
 
 class TextCells:
@@ -188,7 +200,7 @@ class TextCells:
         self._decimal = decimal
         self._missing = frozenset(missing)
         self._marks = _numbers_among(self._missing)
-        self._kind, self._format, self._problem = wanted.kind, wanted.date_format, wanted.problem
+        self._kind, self._wanted = wanted.kind, wanted
         # None until a cell that is not missing has been seen.
         self._are_texts = None if self._kind in (None, "label") else self._kind != "number"
         self._codes: dict[str, int] = {}
@@ -255,7 +267,7 @@ class TextCells:
             elif number is None and self._decimal != "." and number_of(text) is not None:
                 problem = f'{shown(text)} has a point, and decimal = "," was said'
             else:
-                problem = self._problem(self.name, text)
+                problem = _problem_of_number(self.name, text, self._wanted)
             return WrongCell(self._rows + row, problem)
         raise AssertionError(f"no cell of {self.name!r} is wrong")
 
@@ -263,17 +275,15 @@ class TextCells:
         codes, first = self._codes, len(self._codes)
         part = np.array([codes.setdefault(text, len(codes)) for text in texts], np.float64)
         for text in [*codes][first:]:
-            if text in self._missing:
-                continue
             problem = ""
             if not text:
-                problem = self._problem(self.name, text)
+                problem = _problem_of_number(self.name, text, self._wanted)
             elif self._kind in (None, "label") and self._number(text) is not None:
                 problem = (
                     f"{shown(text)} is a number among texts; say missing = [{_quoted(text)}] if it "
                     f"stands for a missing cell, or categories = [{_quoted(self.name)}]"
                 )
-            if problem:
+            if problem and text not in self._missing:
                 raise WrongCell(self._rows + int(np.argmax(part == codes[text])), problem)
         for text in self._missing & codes.keys():
             part[part == codes[text]] = np.nan
@@ -288,16 +298,26 @@ class TextCells:
         texts = [text for text in self._codes if text not in self._missing]
         kind = self._kind or self._kind_of(texts, values)
         if kind == "boolean":
-            return Column(self.name, kind, self._by_text(values, _NUMBERED.get, str.lower))
+            coded = self._looked_up(
+                values, lambda text: TRUTHS[text.lower()], "neither true nor false"
+            )
+            return Column(self.name, kind, coded[:, 0])
         if kind == "date":
-            return self._dates(values)
+            form = self._wanted.date_format
+            wanted = f"in the format {form!r}"
+            if not form:
+                wanted = f"such as 2024-05-31; for another format say {_dates_of(self.name)}"
+            moments = self._looked_up(
+                values, lambda text: _days_and_seconds(text, form), f"no date {wanted}", 2
+            )
+            return _dated(self.name, *moments.T)
         categories = sorted({plain_text(text) for text in texts}, key=_order)
         places = {category: float(place) for place, category in enumerate(categories)}
-        coded = self._by_text(values, places.get, plain_text)
-        return Column(self.name, "category", coded, tuple(categories))
+        coded = self._looked_up(values, lambda text: places[plain_text(text)])
+        return Column(self.name, "category", coded[:, 0], tuple(categories))
 
     def _kind_of(self, texts: Sequence[str], values: Array) -> str:
-        if all(text.lower() in TRUTHS for text in texts):
+        if all(text.lower() in _TRUTHS for text in texts):
             return "boolean"
         if all(_DATE.fullmatch(text) for text in texts):
             return "date"
@@ -314,40 +334,28 @@ class TextCells:
             raise WrongCell(row, f"{shown(texts[0])} is no number; {remedy}, {other}")
         return "category"
 
-    def _by_text(
-        self, values: Array, number: Callable[[str], float | None], form: Callable[[str], str]
+    def _looked_up(
+        self, values: Array, number: Callable[[str], Any], wanted: str = "", width: int = 1
     ) -> Array:
-        """Return what a function gives for the text of each code, NaN for a missing cell."""
-        found = np.full(len(self._codes) + 1, np.nan)
-        for text, code in self._codes.items():
-            if text in self._missing:
-                continue
-            given = number(form(text))
-            if given is None:
-                row = int(np.argmax(values == code))
-                raise WrongCell(row, f"{shown(text)} is neither true nor false")
-            found[code] = given
-        return found[self._places(values)]
+        """Return the numbers that a function gives for the text of each code, shape (n, width).
 
-    def _places(self, values: Array) -> Array:
-        """Return codes as indices, that of a missing cell last."""
-        return np.where(np.isnan(values), len(self._codes), values).astype(np.intp)
-
-    def _dates(self, values: Array) -> Column:
-        found = np.full((2, len(self._codes) + 1), np.nan)
+        NaN for a missing cell; a `WrongCell` that says what is wanted where it raises an error.
+        """
+        found = np.full((len(self._codes) + 1, width), np.nan)
         for text, code in self._codes.items():
             if text in self._missing:
                 continue
             try:
-                found[:, code] = _days_and_seconds(text, self._format)
-            except (ValueError, OverflowError):
-                wanted = f"in the format {self._format!r}"
-                if not self._format:
-                    wanted = f"such as 2024-05-31; for another format say {_dates_of(self.name)}"
+                found[code] = number(text)
+            except (KeyError, ValueError, OverflowError):
                 row = int(np.argmax(values == code))
-                raise WrongCell(row, f"{shown(text)} is no date {wanted}") from None
-        days, seconds = found[:, self._places(values)]
-        return Column(self.name, "date", days, seconds=seconds if np.nansum(seconds) else None)
+                raise WrongCell(row, f"{shown(text)} is {wanted}") from None
+        return found[np.where(np.isnan(values), len(self._codes), values).astype(np.intp)]
+
+
+def _dated(name: str, days: Array, seconds: Array) -> Column:
+    """Return a column of dates, with seconds if any date has a time of day."""
+    return Column(name, "date", days, seconds=seconds if np.nansum(seconds) else None)
 
 
 def _days_and_seconds(text: str, date_format: str) -> tuple[float, float]:
@@ -445,7 +453,7 @@ def _of_datetimes(name: str, array: Array) -> Column:
     gone = np.isnat(moments)
     values = np.where(gone, np.nan, days.astype(np.int64).astype(np.float64))
     seconds = np.where(gone, np.nan, (moments - days).astype(np.int64) / 1e6)
-    return Column(name, "date", values, seconds=seconds if np.nansum(seconds) else None)
+    return _dated(name, values, seconds)
 
 
 def recoded(column: Column, categories: Sequence[str]) -> tuple[Array, Mapping[str, int]]:

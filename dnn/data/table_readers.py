@@ -1,7 +1,7 @@
-"""Where tables come from: text files, Parquet, arrays of NumPy, frames and mappings.
+"""Readers of tables: text files, Parquet, arrays of NumPy, frames and mappings.
 
-`open_table` returns a source that knows the names of its columns; `read` codes those that are
-asked for, see `dnn.data.cells`. Text is read in blocks of rows, so that only numbers are kept.
+`open_table` returns a source that knows the names of its columns; its `read` codes those that are
+asked for, see `dnn.data.column_kinds`. Of a text, blocks of rows are read, and numbers are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from dnn.backend import Array
-from dnn.data.cells import Column, TextCells, Wanted, WrongCell, coded_array
+from dnn.data.column_kinds import Column, TextCells, Wanted, WrongCell, coded_array
 from dnn.errors import DataError, MissingDependencyError
 from dnn.table import (
     Row,
