@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
@@ -25,7 +26,7 @@ __all__ = [
     "Row",
     "Table",
     "check_delimiter",
-    "first_line",
+    "head_of",
     "holds_number",
     "iterate_rows",
     "line_of_cell",
@@ -247,13 +248,13 @@ def _opened(path: str | PathLike[str]) -> IO[str]:
     return opened
 
 
-def first_line(path: str | PathLike[str]) -> str:
-    """Return the first line of a text that is not empty, or "" if the file cannot be read."""
+def head_of(path: str | PathLike[str]) -> list[str]:
+    """Return the first 100 lines of a text that are not empty; none if it cannot be read."""
     try:
         with _opened(path) as file:
-            return next((line for line in file if line.strip()), "")
+            return [*islice((line for line in file if line.strip()), 100)]
     except (OSError, UnicodeDecodeError, EOFError, zlib.error):
-        return ""
+        return []
 
 
 def line_of_cell(row: Row, at: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.data.column_kinds import KINDS, TRUTHS_OF_LABELS, Column, Wanted, plain_text, recoded
-from dnn.data.table_readers import DELIMITERS, TextSource, open_table
+from dnn.data.table_readers import TextSource, open_table
 from dnn.errors import DataError
 from dnn.table import number_of
 
@@ -218,8 +218,6 @@ def read_rows(
     """
     known = columns or Columns()
     is_file = isinstance(source, (str, PathLike))
-    if is_file and delimiter is None and not str(source).lower().endswith((".tsv", ".tsv.gz")):
-        delimiter = known.delimiter
     in_files = {name: old for old, name in known.renamed.items()}
     # A first row of texts alone looks like names, and is none where no table has any.
     are_texts = bool(known.kinds) and not known.has_names and "number" not in known.kinds
@@ -230,38 +228,25 @@ def read_rows(
         # A table of another kind marked its missing cells in its own way.
         missing=known.missing or (("",) if known.incomplete else ()),
         decimal=known.decimal,
+        usual=known.delimiter,
         names=[in_files.get(name, name) for name in known.sources if known.has_names],
         keeps_rows=True,
     )
-    shown = tuple(known.renamed.get(name, name) for name in table.names)
-    try:
-        places, answers, notes = _places(table.where, shown, known, features, table.has_names)
-    except DataError as error:
-        if not isinstance(table, TextSource):
-            raise
-        raise DataError(f"{error}{_hint_of_delimiter(table)}") from None
-    is_text = isinstance(table, TextSource)
+    names = tuple(known.renamed.get(name, name) for name in table.names)
+    places, answers, notes = _places(table.where, names, known, features, table.has_names)
     wanted = {at: _wanted(known, number) for number, at in enumerate(places)}
-    # Cells of a text are kept; those of an array become texts.
-    others = () if is_text else range(len(shown)) if is_file else answers
     found = dict(zip(wanted, table.read(wanted), strict=True))
     x, unknown = _coded([found[at] for at in places], known)
     notes += [_note_of_unknown(table.where, name, counts) for name, counts in unknown.items()]
-    cells: list[Sequence[str]] = []
-    if isinstance(table, TextSource):
-        _check_sizes(table, x, known, places)
-        cells = [row for _, row in table.kept]
-        given = [[row[at].strip() for row in cells] for at in answers]
-    else:
-        texts = table.read({at: Wanted("category") for at in others})
-        columns_of_texts = {at: each.texts.tolist() for at, each in zip(others, texts, strict=True)}
-        given = [columns_of_texts[at] for at in answers]
-        if is_file:
-            cells = [*zip(*columns_of_texts.values(), strict=True)]
+    if (np.abs(x) > _LARGEST).any():
+        row, at = (int(i) for i in np.argwhere(np.abs(x) > _LARGEST)[0])
+        name = known.features[at] if known.features else names[places[at]]
+        raise DataError(f"{table.place(row)}, column {name!r}: {x[row, at]:g} is too large")
+    given = table.texts(answers)
     rows = NewRows(
         x,
         names=table.names if is_file and table.has_names else (),
-        cells=cells,
+        cells=table.rows() if is_file else (),
         lines=table.lines.tolist() if isinstance(table, TextSource) else (),
         notes=notes,
     )
@@ -289,15 +274,6 @@ def _note_of_unknown(where: str, name: str, counts: Mapping[str, int]) -> str:
         f"{where}: column {name!r}: {cells} that the table of the training had not, taken as "
         f"unknown: {texts}{more}"
     )
-
-
-def _check_sizes(table: TextSource, x: Array, columns: Columns, places: Sequence[int]) -> None:
-    """Raise a `DataError` if a number is beyond float32."""
-    if (np.abs(x) > _LARGEST).any():
-        row, at = (int(i) for i in np.argwhere(np.abs(x) > _LARGEST)[0])
-        place = places[at - columns.kinds[:at].count(TIME)]
-        cell, name = table.kept[row][1][place].strip(), table.names[place]
-        raise DataError(f"{table.place(row)}, column {name!r}: {cell} is too large")
 
 
 def _wanted(columns: Columns, source: int) -> Wanted:
@@ -332,17 +308,6 @@ def _coded(found: Sequence[Column], columns: Columns) -> tuple[Array, dict[str, 
             if counts:
                 others[name] = counts
     return x, others
-
-
-def _hint_of_delimiter(table: TextSource) -> str:
-    """Return a text on another delimiter, if the first line of a file is one cell with such."""
-    if len(table.names) > 1:
-        return ""
-    first = table.first[1][0]
-    others = [other for other in DELIMITERS if other != table.delimiter and other in first]
-    return (
-        f"; its cells are separated by {others[0]!r}? say delimiter {others[0]!r}" if others else ""
-    )
 
 
 def _places(

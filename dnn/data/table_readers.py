@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from os import PathLike
@@ -24,7 +24,7 @@ from dnn.errors import DataError, MissingDependencyError
 from dnn.table import (
     Row,
     check_delimiter,
-    first_line,
+    head_of,
     iterate_rows,
     line_of_cell,
     named_columns,
@@ -38,6 +38,10 @@ _BLOCK: Final = 4096
 DELIMITERS: Final = ",;\t|"
 """What may separate the cells of a text."""
 _QUOTED: Final = re.compile('"[^"]*"')
+_DIRECTIVE: Final = re.compile('"?sep=(.)"?', re.IGNORECASE)
+"""The first line of a file by which Excel knows its delimiter."""
+_MOST_COMMENTS: Final = 100
+"""Rows at the head of a file, all of which begin with #, that may be comments."""
 _OF_TABS: Final = (".tsv", ".tab")
 
 
@@ -74,6 +78,15 @@ class Source:
         """
         raise NotImplementedError
 
+    def texts(self, places: Sequence[int]) -> list[list[str]]:
+        """Return the cells of columns, by their places, as texts."""
+        columns = self.read({at: Wanted("category") for at in places})
+        return [column.texts.tolist() for column in columns]
+
+    def rows(self) -> Sequence[Sequence[str]]:
+        """Return the cells of all rows as texts."""
+        return [*zip(*self.texts(range(len(self.names))), strict=True)]
+
     def place(self, row: int) -> str:
         """Return where a row stands, for messages."""
         return f"{self.where}, row {row if self.chosen is None else self.chosen[row]}"
@@ -84,36 +97,49 @@ class TextSource(Source):
 
     Attributes
     ----------
-    first : Row
-        The first row, which may hold the names.
-    kept : list of Row
-        All rows below the names, once they are read, if they are to be kept.
+    kept : list of list of str
+        The cells of all rows below the names, once they are read, if they are to be kept.
     lines : array of int, shape (rows,)
         The line in which each row begins.
     """
 
     def __init__(
         self,
-        where: str,
-        rows: Iterator[Row],
-        first: Row,
+        path: Path,
+        delimiter: str | None,
+        header: bool | None,
         missing: Collection[str],
-        has_names: bool,
-        delimiter: str,
         decimal: str,
+        usual: str,
+        names: Collection[str],
         keeps_rows: bool,
     ) -> None:
-        if has_names and not keeps_rows:
-            names = named_columns(where, first)
-        else:  # of new rows, only some columns are read
-            names = tuple(c.strip() for c in first[1]) if has_names else _numbered(len(first[1]))
-        super().__init__(where, names, has_names, delimiter)
-        self._rows = rows if has_names else chain([first], rows)
-        self._missing = missing
+        head = head_of(path)
+        is_directive = bool(head) and _DIRECTIVE.fullmatch(head[0].strip()) is not None
+        if delimiter is None:
+            delimiter = _delimiter_of(path, head, decimal, usual)
+        check_delimiter(delimiter)
+        rows = _without_comments(islice(iterate_rows(path, delimiter), int(is_directive), None))
+        first = next(rows, None)
+        if first is None:
+            raise DataError(f"{path}: no rows")
+        cells = tuple(cell.strip() for cell in first[1])
+        if header is None:
+            is_known = bool(names) and {*names} <= {*cells}
+            # A table with numbers of rows, as pandas writes it, has no name above them.
+            marks = {*missing} - {""} if cells[0] == "" and all(cells[1:]) else missing
+            numbers = (number_of(cell.replace(decimal, ".")) for cell in cells)
+            has_number = any(number is not None for number in numbers)
+            header = is_known or not (has_number or any(cell in marks for cell in cells))
+        if header and not keeps_rows:
+            cells = named_columns(path, first)
+        elif not header:  # of new rows, only some columns are read
+            cells = tuple(str(number) for number in range(1, len(cells) + 1))
+        super().__init__(str(path), cells, header, delimiter)
+        self._rows = rows if header else chain([first], rows)
+        self._missing, self._decimal = missing, decimal
         self._keeps_rows = keeps_rows
-        self._decimal = decimal
-        self.first = first
-        self.kept: list[Row] = []
+        self.kept: list[list[str]] = []
         self.lines: Array = np.empty(0, np.intp)
 
     def read(self, wanted: Mapping[int, Wanted]) -> list[Column]:
@@ -122,13 +148,10 @@ class TextSource(Source):
             at: TextCells(self.names[at], each, self._missing, self._decimal)
             for at, each in wanted.items()
         }
-        lines: list[Array] = []
-        done = 0
+        width, lines = len(self.names), []
         while block := [*islice(self._rows, _BLOCK)]:
             if self._keeps_rows:
-                self.kept += block
-            lines.append(np.array([line for line, _ in block]))
-            width = len(self.names)
+                self.kept += [row for _, row in block]
             ragged = next((n for n, (_, row) in enumerate(block) if len(row) != width), None)
             cells = [*zip(*(row for _, row in block[:ragged]), strict=True)]
             wrong: list[tuple[int, int, str]] = []
@@ -136,19 +159,17 @@ class TextSource(Source):
                 try:
                     coder.add(cells[at])
                 except WrongCell as error:
-                    wrong.append((error.row - done, at, error.problem))
+                    wrong.append((error.row - len(lines), at, error.problem))
             if wrong:
                 row, at, problem = min(wrong)
-                line = line_of_cell(block[row], at)
-                raise self._error(line, at, problem)
+                raise self._error(line_of_cell(block[row], at), at, problem)
             if ragged is not None:
-                line, short = block[ragged]
-                raise DataError(f"{self.where}, line {line}: {len(short)} cells, not {width}")
-            done += len(block)
-        if not done:
+                raise self._ragged(*block[ragged])
+            lines += [line for line, _ in block]
+        if not lines:
             below = " below the names of the columns" if self.has_names else ""
             raise DataError(f"{self.where}: no rows{below}")
-        self.lines = np.concatenate(lines)
+        self.lines = np.array(lines)
         found = []
         for at, coder in coders.items():
             try:
@@ -160,9 +181,25 @@ class TextSource(Source):
     def _error(self, line: int, at: int, problem: str) -> DataError:
         return DataError(f"{self.where}, line {line}, column {self.names[at]!r}: {problem}")
 
+    def _ragged(self, line: int, row: list[str]) -> DataError:
+        count, width = len(row), len(self.names)
+        cells = "1 cell" if count == 1 else f"{count} cells"
+        remedy = ""
+        if count > width:
+            remedy = f"; a cell in which there is a {self.delimiter!r} has to be in quotes"
+        return DataError(f"{self.where}, line {line}: {cells}, not {width}{remedy}")
+
     def place(self, row: int) -> str:
         """Return the file and the line in which a row begins."""
         return f"{self.where}, line {self.lines[row if self.chosen is None else self.chosen[row]]}"
+
+    def texts(self, places: Sequence[int]) -> list[list[str]]:
+        """Return the cells of columns, by their places."""
+        return [[row[at].strip() for row in self.kept] for at in places]
+
+    def rows(self) -> Sequence[Sequence[str]]:
+        """Return the cells of all rows, as they are."""
+        return self.kept
 
 
 class _ArraySource(Source):
@@ -204,8 +241,8 @@ def open_table(
     header: bool | None = None,
     missing: Collection[str] = (),
     decimal: str = ".",
+    usual: str = "",
     names: Collection[str] = (),
-    is_text: bool = False,
     keeps_rows: bool = False,
 ) -> Source:
     """Open a table: a file by its suffix, a frame of pandas or polars, or a mapping of columns.
@@ -214,10 +251,10 @@ def open_table(
     ----------
     given, delimiter, header, missing, decimal
         As of `dnn.load_table`.
+    usual : str
+        What separates the cells of a text if no delimiter is given, and its first line has it.
     names : collection of str
         The first row of a text holds names if all of these are there, though they are numbers.
-    is_text : bool
-        Whether a file is text whatever its suffix is.
     keeps_rows : bool
         Whether the rows of a text are to be kept as they are.
 
@@ -234,53 +271,48 @@ def open_table(
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is no file of rows: a CSV file is wanted")
     suffix = path.suffix.lower()
-    if not is_text and suffix in (".parquet", ".pq"):
+    if suffix in (".parquet", ".pq"):
         return _ArraySource(str(path), _of_parquet(path), missing)
-    if not is_text and suffix == ".npz":
+    if suffix == ".npz":
         return _ArraySource(str(path), _of_npz(path), missing)
-    return _text(path, delimiter, header, frozenset(missing), decimal, names, keeps_rows)
+    return TextSource(path, delimiter, header, missing, decimal, usual, names, keeps_rows)
 
 
-def _text(
-    path: Path,
-    delimiter: str | None,
-    header: bool | None,
-    missing: frozenset[str],
-    decimal: str,
-    names: Collection[str],
-    keeps_rows: bool,
-) -> TextSource:
-    if delimiter is None:
-        delimiter = _delimiter_of(path)
-    check_delimiter(delimiter)
-    rows = iterate_rows(path, delimiter)
-    first = next(rows, None)
-    if first is None:
-        raise DataError(f"{path}: no rows")
-    cells = [cell.strip() for cell in first[1]]
-    if header is None:
-        is_known = bool(names) and {*names} <= {*cells}
-        # A table with numbers of rows, as pandas writes it, has no name above them.
-        marks = missing - {""} if cells[0] == "" and all(cells[1:]) else missing
-        numbers = (number_of(cell.replace(decimal, ".")) for cell in cells)
-        has_number = any(number is not None for number in numbers)
-        header = is_known or not (has_number or any(cell in marks for cell in cells))
-    return TextSource(str(path), rows, first, missing, header, delimiter, decimal, keeps_rows)
+def _delimiter_of(path: Path, head: Sequence[str], decimal: str, usual: str) -> str:
+    """Return what separates the cells of a text, from its name or from its first lines.
 
-
-def _delimiter_of(path: Path) -> str:
-    """Return what separates the cells of a text, from its name or from its first line."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes[-1:] == [".gz"]:
-        suffixes.pop()
+    That is the `usual` one if the names of the columns have it, or no other.
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     if suffixes and suffixes[-1] in _OF_TABS:
         return "\t"
-    outside_quotes = _QUOTED.sub("", first_line(path))
-    return max(DELIMITERS, key=outside_quotes.count)
+    if head and (directive := _DIRECTIVE.fullmatch(head[0].strip())):
+        return directive[1]
+    names = next((line for line in head if not line.lstrip().startswith("#")), "".join(head[:1]))
+    outside_quotes = _QUOTED.sub("", names)
+    known = [usual, *DELIMITERS] if usual else DELIMITERS
+    found = [each for each in known if each != decimal]
+    if usual and usual in outside_quotes:
+        return usual
+    return max(found, key=outside_quotes.count)
 
 
-def _numbered(count: int) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(1, count + 1))
+def _without_comments(rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield rows without those at the head that begin with # and have no cells as the others do.
+
+    If the last of them has as many cells as the row below, it has the names of the columns.
+    """
+    above: list[Row] = []
+    for row in rows:
+        if row[1][0].lstrip().startswith("#") and len(above) < _MOST_COMMENTS:
+            above.append(row)
+            continue
+        if len(above) < _MOST_COMMENTS:
+            above = [each for each in above[-1:] if len(each[1]) == len(row[1])]
+        yield from (*above, row)
+        above = []
+        break
+    yield from (*above, *rows)
 
 
 def _of_frame(given: Any) -> tuple[str, Mapping[str, Any]]:

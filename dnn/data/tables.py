@@ -143,7 +143,10 @@ def load_table(
         chosen = [at for at in range(len(names)) if at not in others]
     if not chosen:
         what = f"the {'targets' if targets else 'labels'}, {names[(targets or labels)[0]]!r}"
-        raise DataError(f"{table.where}: there is no column beside {what}")
+        remedy = ""
+        if len(names) == 1:
+            remedy = ": say which delimiter there is, or remove a title above the names of columns"
+        raise DataError(f"{table.where}: there is no column beside {what}{remedy}")
     formats = dict(dates) if isinstance(dates, Mapping) else dict.fromkeys(dates, "")
     wanted = {at: Wanted() for at in (*chosen, *kept)}
     wanted |= {at: Wanted("label") for at in labels}

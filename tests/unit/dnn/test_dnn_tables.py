@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +304,7 @@ def test_samples_with_several_labels(tmp_path: Path) -> None:
         ("a,y\n1,0\n", {"rename": {"a": "y"}}, ConfigurationError, "two columns the name 'y'"),
         ("a,y\n1,0\n", {"drop": ["a"]}, DataError, "no column beside the labels, 'y'"),
         ("a,y\n1,0\n", {"weight": "w"}, DataError, "there is no column 'w'"),
-        ("a,y\n1,0\n2\n", {}, DataError, "line 3: 1 cells, not 2"),
+        ("a,y\n1,0\n2\n", {}, DataError, "line 3: 1 cell, not 2"),
         (
             "a,w,y\n1,-1,0\n",
             {"weight": "w"},
@@ -501,3 +502,39 @@ def test_new_rows_of_texts_have_no_names_where_the_table_had_none(tmp_path: Path
     data = dnn.load_csv(written(tmp_path, "p,x,u\nq,y,v\n"), header=False)
     rows = read_rows(written(tmp_path, "q,x\np,y\n", "new.csv"), data.columns, 2)
     assert rows.x.tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sep=;\na;b;y\n1;x;p\n2;y;q\n",
+        '"sep=\t"\r\na\tb\ty\r\n1\tx\tp\r\n2\ty\tq\r\n',
+        "# from a sensor, 2024, in metres, of May\n\n#\na;b;y\n1;x;p\n2;y;q\n",
+        "a,b,y\n1,x,p\n2,y,q",
+    ],
+)
+def test_lines_above_the_names_are_none_of_the_table(text: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    data = dnn.load_csv(path)
+    assert data.columns is not None
+    assert data.columns.features == ("a", "b")
+    assert (data.x.tolist(), data.class_names) == ([[1, 0], [2, 1]], ("p", "q"))
+    rows = read_rows(path, replace(data.columns, delimiter="|"), 2)  # whatever that of new rows is
+    assert (rows.x.tolist(), rows.labels) == (data.x.tolist(), ["p", "q"])
+    written(tmp_path, text.replace("2", "two"))
+    line = 1 + text[: text.rindex("2")].count("\n")
+    with pytest.raises(DataError, match=f"line {line}, column 'a': 'two' is no number"):
+        dnn.load_csv(path)
+
+
+def test_names_and_cells_may_begin_with_a_hash(tmp_path: Path) -> None:
+    data = dnn.load_csv(written(tmp_path, "# made by us\n#a,b,y\n1,2,0\n3,4,1\n"))
+    assert data.columns is not None
+    assert data.columns.features == ("#a", "b")
+    data = dnn.load_csv(written(tmp_path, "#ff0000,0\n#00ff00,1\n" * 80), header=False)
+    assert len(data) == 160
+
+
+def test_a_title_above_the_names_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no column beside .* remove a title above the names"):
+        dnn.load_csv(written(tmp_path, "Report of May\na,y\n1,0\n"))
