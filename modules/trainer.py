@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from diel import describe_error
+from diel.errors import ModuleFailed
 
 from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import (
+    EvaluationError,
     PreparedSplits,
     RareClassError,
     TrainingJob,
@@ -173,8 +175,15 @@ def run(ctx: Context) -> int:
             ctx.log.warning("%s", odd)
         if options.limits.needs_process or options.train is not None:
             _loaded.cache_clear()  # this rank trains on nothing
-    with _logged(ctx):
-        return _run(ctx, options, options.compute(ctx.gpus, ctx.gpu_share))
+    from dnn import DataError
+
+    try:
+        with _logged(ctx):
+            return _run(ctx, options, options.compute(ctx.gpus, ctx.gpu_share))
+    except (DataError, EvaluationError) as error:
+        if options.train is not None and options.train not in _OF_TABULAR:
+            raise  # from a function of the user's own
+        raise ModuleFailed(str(error)) from error
 
 
 def _run(ctx: Context, options: Options, compute: Compute) -> int:

@@ -55,13 +55,14 @@ _DATE: Final = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
 )
 _FRACTION: Final = re.compile(r"\.(\d{1,6})\d*")
-_OTHER_DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[T ].*)?")
+_OTHER_DATE: Final = re.compile(r"(\d{1,4})([./-])\d{1,2}\2(\d{1,4})(?:[T ].*)?")
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 _BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")  # of TOML: others are in quotes
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS: Final = re.compile(
     r"[+-]?\d{1,3}([.,'\u2019 \u00a0\u202f])\d{3}(?:\1\d{3})*(?:[.,]\d+)?"
 )
+_WITH_UNIT: Final = re.compile(r"[$€£¥]\s?[+-]?\d[\d.,]*|[+-]?\d[\d.,]*\s?[%$€£¥]")
 _COMMA_TO_POINT: Final = str.maketrans({",": ".", ".": "_"})
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 
@@ -150,9 +151,20 @@ def _quoted(text: str) -> str:
     return f'"{_short(text)}"'
 
 
-def _dates_of(name: str) -> str:
+def _dates_of(name: str, texts: Sequence[str]) -> str:
+    """Return the option that says the format of dates, as these texts suggest it."""
     key = name if _BARE_KEY.fullmatch(name) else _quoted(name)
-    return f'dates = {{ {key} = "%d.%m.%Y" }}'
+    found = [each for text in texts if (each := _OTHER_DATE.fullmatch(text))]
+    form = "%d.%m.%Y"
+    if found:
+        first, sign, last = found[0].groups()
+        order = ["%d", "%m", "%Y" if len(last) == 4 else "%y"]
+        if len(first) == 4:
+            order = ["%Y", "%m", "%d"]
+        elif sign == "/" and all(int(each[1]) <= 12 for each in found):
+            order[:2] = "%m", "%d"
+        form = sign.join(order)
+    return f'dates = {{ {key} = "{form}" }}'
 
 
 @dataclass(frozen=True)
@@ -306,7 +318,7 @@ class TextCells:
             form = self._wanted.date_format
             wanted = f"in the format {form!r}"
             if not form:
-                wanted = f"such as 2024-05-31; for another format say {_dates_of(self.name)}"
+                wanted = f"such as 2024-05-31; for another format say {_dates_of(self.name, texts)}"
             moments = self._looked_up(
                 values, lambda text: _days_and_seconds(text, form), f"no date {wanted}", 2
             )
@@ -321,17 +333,19 @@ class TextCells:
             return "boolean"
         if all(_DATE.fullmatch(text) for text in texts):
             return "date"
-        remedy = ""
+        remedies = []
         if all(_OTHER_DATE.fullmatch(text) for text in texts):
-            remedy = f"say {_dates_of(self.name)}, or whatever the format is"
-        elif self._decimal == "." and all(_DECIMAL_COMMA.fullmatch(text) for text in texts):
-            remedy = 'say decimal = "," if the comma stands before decimals'
-        elif all(_THOUSANDS.fullmatch(text) for text in texts):
-            remedy = "write numbers without separators of thousands"
-        if remedy:
+            remedies.append(f"say {_dates_of(self.name, texts)}, or whatever the format is")
+        if self._decimal == "." and all(_DECIMAL_COMMA.fullmatch(text) for text in texts):
+            remedies.append('say decimal = "," if the comma stands before decimals')
+        if all(_THOUSANDS.fullmatch(text) for text in texts):
+            remedies.append("write numbers without separators of thousands")
+        if all(_WITH_UNIT.fullmatch(text) for text in texts):
+            remedies.append("write numbers without their unit")
+        if remedies:
             row = int(np.argmax(~np.isnan(values)))
-            other = f"or categories = [{_quoted(self.name)}] if these are categories"
-            raise WrongCell(row, f"{shown(texts[0])} is no number; {remedy}, {other}")
+            remedies.append(f"or categories = [{_quoted(self.name)}] if these are categories")
+            raise WrongCell(row, f"{shown(texts[0])} is no number; {', '.join(remedies)}")
         return "category"
 
     def _looked_up(

@@ -24,10 +24,10 @@ from dnn.errors import DataError, MissingDependencyError
 from dnn.table import (
     Row,
     check_delimiter,
+    check_names,
     head_of,
     iterate_rows,
     line_of_cell,
-    named_columns,
     number_of,
 )
 
@@ -131,9 +131,16 @@ class TextSource(Source):
             numbers = (number_of(cell.replace(decimal, ".")) for cell in cells)
             has_number = any(number is not None for number in numbers)
             header = is_known or not (has_number or any(cell in marks for cell in cells))
-        if header and not keeps_rows:
-            cells = named_columns(path, first)
-        elif not header:  # of new rows, only some columns are read
+        if header:
+            second = [*islice(rows, 1)]
+            rows = chain(second, rows)
+            # Spreadsheets write columns that are empty, of which the last have no names either.
+            count = max((at for at, cell in enumerate(cells, start=1) if cell), default=0)
+            if count and not any(cell for _, row in second for cell in row[count:]):
+                cells = cells[:count]
+            if not keeps_rows:  # of new rows, only some columns are read
+                check_names(path, first[0], cells)
+        else:
             cells = tuple(str(number) for number in range(1, len(cells) + 1))
         super().__init__(str(path), cells, header, delimiter)
         self._rows = rows if header else chain([first], rows)
@@ -152,7 +159,13 @@ class TextSource(Source):
         while block := [*islice(self._rows, _BLOCK)]:
             if self._keeps_rows:
                 self.kept += [row for _, row in block]
-            ragged = next((n for n, (_, row) in enumerate(block) if len(row) != width), None)
+            ragged = None
+            for number, (_, row) in enumerate(block):
+                if len(row) > width and not any(row[width:]):
+                    del row[width:]
+                if len(row) != width:
+                    ragged = number
+                    break
             cells = [*zip(*(row for _, row in block[:ragged]), strict=True)]
             wrong: list[tuple[int, int, str]] = []
             for at, coder in coders.items() if cells else ():

@@ -29,7 +29,11 @@ from dnn.table import missing_marks
 __all__ = ["load_csv", "load_table"]
 
 _log = logging.getLogger("dnn")
-_IF_CLASSES = ", as targets are; say label = {name} if these are classes"
+_IF_CLASSES = (
+    ", as targets are; say label = {name} if these are classes, and give dates as numbers of days"
+)
+_WHOLE = 2**24
+"""The largest number up to which float32 has all whole numbers."""
 _MISSING = "is missing: leave the row out, or all such rows by skip_unlabelled"
 
 
@@ -321,6 +325,14 @@ def _features(
         x[:, at] = narrowed(
             values, np.float32, lambda row, name=name: f"{table.place(row)}, column {name!r}"
         )
+        if np.nanmax(np.abs(values), initial=0) > _WHOLE:
+            before, after = (len(np.unique(each)) for each in (values, x[:, at]))
+            if after < before:
+                _log.warning(
+                    "%s: column %r: its %d different numbers are %d in float32, as networks take "
+                    "them: subtract a constant, or drop it, or say it is among categories or dates",
+                    *(table.where, name, before, after),
+                )
     kinds = tuple(kind for _, kind, _ in parts)
     is_plain = {*kinds} == {"number"}
     names = tuple(name for name, _, _ in parts)

@@ -50,6 +50,7 @@ def data_warnings(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterato
     else:
         yield from _odd_label_columns(data)
     yield from _odd_categories(data)
+    yield from _odd_spellings(data)
     yield from _odd_numbers(data)
     equal = _numbered(data.x)
     unseen: set[int] = set()
@@ -164,6 +165,19 @@ def _odd_categories(data: Dataset) -> Iterator[str]:
                 f"{len(data):,} rows, so new rows will have others: leave it out, "
                 f'reading.drop = ["{name}"]'
             )
+
+
+def _odd_spellings(data: Dataset) -> Iterator[str]:
+    """Yield a line if names of classes, or categories of a column, differ in capitals alone."""
+    columns = {} if data.columns is None else data.columns.categories
+    for what, names in {"classes": data.class_names, **columns}.items():
+        first: dict[str, str] = {}
+        for name in names:
+            other = first.setdefault(name.casefold(), name)
+            if other != name:
+                where = what if names is data.class_names else f"categories of column {what!r}"
+                yield f"{data.name}: {where} are {other!r} and {name!r}: write what is one alike"
+                break
 
 
 def _odd_numbers(data: Dataset) -> Iterator[str]:

@@ -344,6 +344,15 @@ def test_samples_with_several_labels(tmp_path: Path) -> None:
             "line 3.*'NA' is no number; say missing",
         ),
         ("a;y\nx;0\n1,5;1\n", {"decimal": ","}, DataError, "line 2.*'x' is no number; say missing"),
+        ('a,y\n"1,100",0\n', {}, DataError, "say decimal = .* write numbers without separators"),
+        ("a,y\n5%,0\n10 %,1\n", {}, DataError, "'5%' is no number; write numbers without their"),
+        ("a,y\n$5,0\n$1.50,1\n", {}, DataError, "write numbers without their unit, or categories"),
+        ("a,y\n1/13/2024,0\n2/1/2024,1\n", {}, DataError, 'say dates = { a = "%m/%d/%Y" }'),
+        ("a,y\n13/1/24,0\n2/1/24,1\n", {}, DataError, 'say dates = { a = "%d/%m/%y" }'),
+        ("a,y\n2024/1/31,0\n", {}, DataError, 'say dates = { a = "%Y/%m/%d" }'),
+        ("a,y\n1,2024-05-31\n", {"target": "y"}, DataError, "give dates as numbers of days"),
+        ("a,a,y\n1,2,0\n", {}, DataError, "same name 'a': give each a name of its own"),
+        ("a,y\n1,x,p\n", {}, DataError, "3 cells, not 2; a cell in which there is a ','"),
         ("a,y\n1,0\n", {"decimal": ";"}, ConfigurationError, "decimal must be a point or a comma"),
     ],
 )
@@ -536,5 +545,22 @@ def test_names_and_cells_may_begin_with_a_hash(tmp_path: Path) -> None:
 
 
 def test_a_title_above_the_names_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no column beside .* remove a title above the names"):
+    with pytest.raises(DataError, match=r"no column beside .* remove a title above the names"):
         dnn.load_csv(written(tmp_path, "Report of May\na,y\n1,0\n"))
+
+
+def test_columns_that_spreadsheets_leave_empty_are_none(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,y,,\n1,p,,\n2,q,,\n3,p\n")
+    data = dnn.load_csv(path)
+    assert (data.x.tolist(), data.class_names) == ([[1], [2], [3]], ("p", "q"))
+    assert read_rows(path, data.columns, 1).x.tolist() == data.x.tolist()
+    data = dnn.load_csv(written(tmp_path, "a,y,\n1,p,0\n2,q,1\n"))  # has a label without a name
+    assert data.y.tolist() == [0, 1]
+
+
+def test_numbers_that_are_alike_in_float32_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = "".join(f"{1_700_000_000_000 + i},{i % 2}\n" for i in range(9))
+    dnn.load_csv(written(tmp_path, f"t,y\n{rows}"))
+    assert "column 't': its 9 different numbers are 1 in float32" in caplog.text

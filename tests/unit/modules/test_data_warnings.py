@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from support import diel
 
-from diel.testing import Module, run_modules
+from diel.errors import ModuleFailed
+from diel.testing import Module, run_module, run_modules
 from dnn import Dataset, load_table
 from modules import master, trainer
 from modules.evaluation import EvaluationOptions, data_warnings
@@ -154,6 +155,25 @@ def test_what_is_odd_is_said_once_by_each(tmp_path: Path) -> None:
     )
     warnings = [text for copy in runs["trainer"] for text in copy.warnings]
     assert [f"diel: {text}" for text in warnings] == said
+
+
+def test_wrong_data_end_a_trainer_with_the_message_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("a,y\n1,p\nmany,q\n")
+    context = {"folder": tmp_path, "run_dir": tmp_path}
+    options = {"dataset": "csv", "path": "mine.csv"}
+    given = trainer.Options.model_validate(options, context=context)
+    with pytest.raises(ModuleFailed, match="line 3, column 'a': 'many' is no number"):
+        run_module(trainer.run, given, folder=tmp_path, run_dir=tmp_path)
+
+
+def test_names_that_differ_in_capitals_alone_are_said() -> None:
+    colours = ["Red", "blue", "red", "blue"] * 10
+    data = load_table({"a": colours, "y": ["Yes", "no", "no", "yes"] * 10})
+    lines = [each for each in data_warnings(data, []) if "alike" in each]
+    assert lines == [
+        "table: classes are 'Yes' and 'yes': write what is one alike",
+        "table: categories of column 'a' are 'Red' and 'red': write what is one alike",
+    ]
 
 
 def test_a_large_file_is_left_to_the_preview(tmp_path: Path) -> None:
