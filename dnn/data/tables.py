@@ -23,6 +23,7 @@ from dnn.data.columns import TIME, Columns
 from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
 from dnn.data.table_readers import Source, open_table
+from dnn.data.targets import checked_values, checked_weights
 from dnn.errors import ConfigurationError, DataError, LabelError, explains_arguments
 from dnn.table import missing_marks
 
@@ -201,7 +202,9 @@ def load_table(
         task=answers.task,
         class_names=tuple(answers.numbers) if is_classes else (),
         targets=answers.names,
-        weights=_weights(table, found[weights[0]]) if weights else None,
+        weights=checked_weights(table.where, found[weights[0]].values, len(x), table.place)
+        if weights
+        else None,
         beside={names[at]: _beside(found[at]) for at in kept},
     )
 
@@ -399,13 +402,8 @@ def _classes(table: Source, column: Column) -> _Answers:
 
 def _regression(table: Source, columns: Sequence[Column]) -> _Answers:
     y = np.stack([column.values for column in columns], axis=1)
-    if not np.isfinite(y).all():
-        row, at = (int(i) for i in np.argwhere(~np.isfinite(y))[0])
-        what = _MISSING if np.isnan(y[row, at]) else f"is {y[row, at]}: leave the row out"
-        place = f"{table.place(row)}, column {columns[at].name!r}"
-        raise DataError(f"{place}: the target {what}")
-    y = narrowed(y, np.float32, lambda row, at: f"{table.place(row)}, column {columns[at].name!r}")
-    return _Answers(y, "regression", names=tuple(column.name for column in columns))
+    names = tuple(column.name for column in columns)
+    return _Answers(checked_values(table.where, y, names, table.place), "regression", names=names)
 
 
 def _several_labels(table: Source, columns: Sequence[Column], separator: str) -> _Answers:
@@ -460,17 +458,4 @@ def _beside(column: Column) -> Array:
         return column.texts
     if column.seconds is not None:
         return column.values + column.seconds / 86400
-    return column.values
-
-
-def _weights(table: Source, column: Column) -> Array:
-    """Return the weights of samples; a `DataError` for one that is missing or negative."""
-    wrong = ~(column.values >= 0)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        number = column.values[row]
-        what = "is missing" if np.isnan(number) else f"is {number:g}, and not 0 or more"
-        remedy = "say 0, or leave the row out"
-        place = f"{table.place(row)}, column {column.name!r}"
-        raise DataError(f"{place}: the weight {what}: {remedy}")
     return column.values

@@ -63,7 +63,7 @@ def test_targets_are_scaled_by_training_rows_alone():
         ({"classes": 2}, ValueError, "a regression has no classes"),
         ({"task": "regresion"}, ValueError, "unknown task 'regresion'"),
         ({"weights": np.zeros(4)}, DataError, "all weights of samples are 0"),
-        ({"weights": np.array([1, 2, -1, 0])}, DataError, "the weight of row 2 is -1"),
+        ({"weights": np.array([1, 2, -1, 0])}, DataError, "row 2: the weight is -1"),
         ({"weights": np.ones(1)}, ShapeError, "of 4 samples"),
         ({"beside": {"group": np.zeros(3)}}, ShapeError, "column 'group' has 3 rows"),
         ({"task": "multilabel", "y": np.full((4, 1), 2)}, LabelError, "row 0, label price: .*2"),
