@@ -16,7 +16,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from ..problems import problem
 from .standard_errors import standard_errors
@@ -128,15 +127,9 @@ class EvaluationOptions(BaseModel):
             method = table.get("method", "holdout")
             for key, methods in _ONLY.items():
                 if key in table and isinstance(method, str) and method not in methods:
-                    raise PydanticCustomError(
-                        "key_of_another_method",
-                        "{key} belongs to {methods}, not to method = {method}",
-                        {
-                            "key": key,
-                            "methods": " and ".join(methods),
-                            "method": f'"{method}"',
-                            "remedy": f'remove it, or write method = "{methods[0]}"',
-                        },
+                    raise problem(
+                        f'{key} belongs to {" and ".join(methods)}, not to method = "{method}"',
+                        f'remove it, or write method = "{methods[0]}"',
                     )
         return table
 
