@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -172,41 +172,33 @@ def load_table(
     if skip_unlabelled and not label_separator:
         found = _labelled(table, found, targets or labels)
     x, of_features = _features(table, [found[at] for at in chosen], formats)
+    is_several = bool(label_separator) or not isinstance(label, (str, int))
     if targets:
         answers = _regression(table, [found[at] for at in targets])
-    elif label_separator or not isinstance(label, (str, int)):
+    elif is_several:
         answers = _several_labels(table, [found[at] for at in labels], label_separator)
     else:
         answers = _classes(table, found[labels[0]])
-    several = () if label_separator or answers.task == "classification" else (*targets, *labels)
+    of_columns = () if label_separator or not (targets or is_several) else (*targets, *labels)
+    named = answers.get("class_names") or (answers["targets"] if label_separator else ())
     of_table = replace(
         of_features,
-        label=names[labels[0]] if table.has_names and labels and not several else "",
-        label_at=-1 if several else labels[0],
-        labels=answers.numbers,
+        label=names[labels[0]] if table.has_names and labels and not of_columns else "",
+        label_at=-1 if of_columns else labels[0],
+        labels={name: number for number, name in enumerate(named)},
         delimiter=table.delimiter,
         missing=marks,
         decimal=decimal,
         renamed=names.renamed,
-        targets=tuple(names[at] for at in several) if table.has_names else (),
-        targets_at=several,
+        targets=tuple(names[at] for at in of_columns) if table.has_names else (),
+        targets_at=of_columns,
         separator=label_separator,
     )
-    is_classes = answers.task == "classification"
-    return Dataset(
-        x,
-        answers.y,
-        answers.classes,
-        _name_of(source),
-        columns=of_table,
-        task=answers.task,
-        class_names=tuple(answers.numbers) if is_classes else (),
-        targets=answers.names,
-        weights=checked_weights(table.where, found[weights[0]].values, len(x), table.place)
-        if weights
-        else None,
-        beside={names[at]: _beside(found[at]) for at in kept},
-    )
+    if weights:
+        values = found[weights[0]].values
+        answers["weights"] = checked_weights(table.where, values, len(x), table.place)
+    kept_columns = {names[at]: _beside(found[at]) for at in kept}
+    return Dataset(x, name=_name_of(source), columns=of_table, beside=kept_columns, **answers)
 
 
 @explains_arguments
@@ -355,79 +347,58 @@ def _features(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Answers:
-    """What is to be predicted, as of a `Dataset`; `names` are those of targets or labels.
-
-    `numbers` are the class of each name, or the place of each label of which cells have several.
-    """
-
-    y: Array
-    task: str
-    classes: int = 0
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-
-
-def _classes(table: Source, column: Column) -> _Answers:
+def _classes(table: Source, column: Column) -> dict[str, Any]:
+    """Return a column of classes as fields of a `Dataset`."""
     labels = column.values
-    if column.kind == "category":
-        if np.isnan(labels).any():
-            row = int(np.argmax(np.isnan(labels)))
-            message = f"label in row {row} of column {column.name!r} {_MISSING}"
-            raise LabelError(f"{table.place(row)}: {message}", row)
-        numbers = {name: number for number, name in enumerate(column.categories)}
-        return _Answers(labels.astype(np.intp), "classification", len(numbers), numbers)
-    wrong = np.flatnonzero(~((labels >= 0) & (labels == np.floor(labels))))
+    as_names = f'categories = ["{column.name}"] takes numbers as names of classes'
+    as_target = f"for a regression say target = {column.name!r}"
+    wrong = np.flatnonzero(~((labels >= 0) & (labels % 1 == 0)))
     if wrong.size:
         row = int(wrong[0])
-        message = f"label {labels[row]:g} in row {row} of column {column.name!r}"
-        quoted = f'"{column.name}"'
-        is_whole = np.isnan(labels[row]) or labels[row] % 1 == 0
-        remedy = f"for a regression say target = {column.name!r}"
-        if is_whole and not np.isnan(labels[row]):
-            remedy = f"categories = [{quoted}] takes numbers as names of classes"
-        elif np.isnan(labels[row]):
-            remedy = f"it {_MISSING}"
-        raise LabelError(f"{table.place(row)}: {message} is no integer from 0; {remedy}", row)
-    largest = int(labels.argmax())
-    place = f"{table.place(largest)}, column {column.name!r}: "
-    remedy = (
-        f'; categories = ["{column.name}"] takes numbers as names of classes, '
-        f"and for a regression say target = {column.name!r}"
-    )
-    classes = classes_of(labels, place, remedy)
-    return _Answers(labels.astype(np.intp), "classification", classes)
+        what = f"is no integer from 0; {as_names if labels[row] % 1 == 0 else as_target}"
+        label = f"label {labels[row]:g}"
+        if np.isnan(labels[row]):
+            label, what = "label", _MISSING
+        message = f"{label} in row {row} of column {column.name!r} {what}"
+        raise LabelError(f"{table.place(row)}: {message}", row)
+    classes, class_names = len(column.categories), column.categories
+    if column.kind != "category":
+        place = f"{table.place(int(labels.argmax()))}, column {column.name!r}: "
+        classes = classes_of(labels, place, f"; {as_names}, and {as_target}")
+    return {"y": labels.astype(np.intp), "classes": classes, "class_names": class_names}
 
 
-def _regression(table: Source, columns: Sequence[Column]) -> _Answers:
+def _regression(table: Source, columns: Sequence[Column]) -> dict[str, Any]:
+    """Return columns of numbers as fields of a `Dataset`."""
     y = np.stack([column.values for column in columns], axis=1)
     names = tuple(column.name for column in columns)
-    return _Answers(checked_values(table.where, y, names, table.place), "regression", names=names)
+    y = checked_values(table.where, y, names, table.place)
+    return {"y": y, "classes": 0, "task": "regression", "targets": names}
 
 
-def _several_labels(table: Source, columns: Sequence[Column], separator: str) -> _Answers:
+def _several_labels(table: Source, columns: Sequence[Column], separator: str) -> dict[str, Any]:
+    """Return columns of several labels a sample as fields of a `Dataset`."""
+    if separator and len(columns) > 1:
+        raise ConfigurationError("label_separator goes with one column of labels")
     if not separator:
         y = np.stack([_truths(table, column) for column in columns], axis=1)
-        return _Answers(y, "multilabel", names=tuple(column.name for column in columns))
-    if len(columns) > 1:
-        raise ConfigurationError("label_separator goes with one column of labels")
+        names = tuple(column.name for column in columns)
+        return {"y": y, "classes": 0, "task": "multilabel", "targets": names}
     (column,) = columns
     if column.kind == "number":
         what = f"column {column.name!r} holds numbers, and no names of labels"
         raise LabelError(f"{table.where}: {what}")
-    parts = [
-        [part for part in map(str.strip, text.split(separator)) if part]
-        for text in column.categories
-    ]
-    names = sorted({name for each in parts for name in each})
-    places = {name: place for place, name in enumerate(names)}
+    parts = [{*map(str.strip, text.split(separator))} - {""} for text in column.categories]
+    names = tuple(sorted(set().union(*parts)))
     # One row more, of no label, for cells that are missing.
-    by_code = np.zeros((len(parts) + 1, len(names)), np.uint8)
-    for code, each in enumerate(parts):
-        by_code[code, [places[name] for name in each]] = 1
+    by_code = np.array([[name in each for name in names] for each in (*parts, set())], np.uint8)
     codes = np.where(np.isnan(column.values), len(parts), column.values)
-    return _Answers(by_code[codes.astype(np.intp)], "multilabel", 0, places, tuple(names))
+    return {
+        "y": by_code[codes.astype(np.intp)],
+        "classes": 0,
+        "task": "multilabel",
+        "targets": names,
+    }
 
 
 def _truths(table: Source, column: Column) -> Array:
