@@ -253,7 +253,8 @@ def read_rows(
     if not given:
         return rows
     if known.targets_at:
-        return replace(rows, targets=np.array([[*map(_answer, c)] for c in given], np.float64).T)
+        targets = [[_answer(cell.replace(known.decimal, ".")) for cell in each] for each in given]
+        return replace(rows, targets=np.array(targets, np.float64).T)
     if known.separator:
         return replace(rows, targets=np.array([known.labels_in(cell) for cell in given[0]]))
     return replace(rows, labels=given[0])

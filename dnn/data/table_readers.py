@@ -246,6 +246,16 @@ class _ArraySource(Source):
             raise DataError(f"{self.where}: no rows")
         return found
 
+    def texts(self, places: Sequence[int]) -> list[list[str]]:
+        """Return the cells of columns; those that are no single values, such as lists, too."""
+        found = []
+        for at in places:
+            try:
+                found += super().texts([at])
+            except DataError:
+                found.append([*map(str, np.asarray(self._columns[self.names[at]]).tolist())])
+        return found
+
 
 def open_table(
     given: Any,

@@ -129,12 +129,19 @@ def test_categories_of_pandas() -> None:
 
 def test_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    frame = frame_of(TEXT, pytest.importorskip("polars"))
+    polars = pytest.importorskip("polars")
+    frame = frame_of(TEXT, polars)
     frame.write_parquet(tmp_path / "birds.parquet")
     check(load(tmp_path / "birds.parquet"))
     new = read_rows(tmp_path / "birds.parquet", load(written(tmp_path, TEXT)).columns, 5)
     assert new.names == ("seen", "tagged", "sex", "bill", "island", "species")
     assert new.cells[0][-2:] == ("Torgersen", "Adelie")
+    frame = frame.with_columns(
+        polars.Series("notes", [[1, 2]] * 4)
+    )  # which the network does not read
+    frame.write_parquet(tmp_path / "birds.parquet")
+    new = read_rows(tmp_path / "birds.parquet", load(written(tmp_path, TEXT)).columns, 5)
+    assert new.cells[0][-2:] == ("Adelie", "[1 2]")
     (tmp_path / "none.parquet").write_text("no parquet")
     with pytest.raises(DataError, match=r"none\.parquet: cannot be read"):
         load(tmp_path / "none.parquet")
@@ -415,6 +422,10 @@ def test_numbers_with_a_decimal_comma(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.x, [[1.5, np.nan], [-2, 0.25]])
     rows = read_rows(path, data.columns, 2)
     np.testing.assert_array_equal(rows.x, data.x)
+    prices = dnn.load_csv(path, target="a", missing=["NA"], decimal=",", drop=["y"])
+    rows = read_rows(path, prices.columns, 1)
+    assert rows.targets is not None
+    assert rows.targets.tolist() == prices.y.tolist() == [[1.5], [-2]]
     texts = dnn.load_csv(path, missing=["NA"], categories=["a"], drop=["b"])
     assert texts.columns is not None
     assert texts.columns.categories == {"a": ("-2", "1,5")}
