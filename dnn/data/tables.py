@@ -195,8 +195,13 @@ def load_table(
         separator=label_separator,
     )
     if weights:
-        values = found[weights[0]].values
-        answers["weights"] = checked_weights(table.where, values, len(x), table.place)
+        column = found[weights[0]]
+        answers["weights"] = checked_weights(
+            table.where,
+            column.values,
+            len(x),
+            lambda row: f"{table.place(row)}, column {column.name!r}",
+        )
     kept_columns = {names[at]: _beside(found[at]) for at in kept}
     return Dataset(x, name=_name_of(source), columns=of_table, beside=kept_columns, **answers)
 

@@ -115,12 +115,12 @@ def checked_values(name: str, y: Array, targets: tuple[str, ...], place: Place =
     values = y.reshape(len(y), -1) if y.ndim == 1 else y
     _check_columns(name, values, targets)
     shown = targets or tuple(str(number) for number in range(values.shape[1]))
-    at_row = place or f"{name}: row {{}}".format
-    values = narrowed(values, np.float32, lambda row, at: f"{at_row(row)}, target {shown[at]}")
+    at_row = place or (lambda row: f"{name}: row {row}")
+    values = narrowed(values, np.float32, lambda row, at: f"{at_row(row)}, target {shown[at]!r}")
     if not np.isfinite(values).all():
         row, at = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
         what = "is missing" if np.isnan(values[row, at]) else f"is {values[row, at]}"
-        message = f"{at_row(row)}, target {shown[at]} {what}: leave the row out"
+        message = f"{at_row(row)}, target {shown[at]!r} {what}: leave the row out"
         raise DataError(f"{message}, or all such rows by skip_unlabelled" if place else message)
     return values
 
@@ -161,7 +161,7 @@ def checked_weights(name: str, weights: Any, samples: int, place: Place = None) 
         raise ShapeError(name, f"weights {found.shape} of {samples} samples", found.shape)
     if found.dtype.kind not in "fiub":
         raise DataError(f"{name}: weights must be numbers, not {found.dtype}")
-    at_row = place or f"{name}: row {{}}".format
+    at_row = place or (lambda row: f"{name}: row {row}")
     wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)))
     if wrong.size:
         row = int(wrong[0])

@@ -316,7 +316,7 @@ def test_samples_with_several_labels(tmp_path: Path) -> None:
             "a,w,y\n1,-1,0\n",
             {"weight": "w"},
             DataError,
-            "line 2: the weight is -1, and",
+            "line 2, column 'w': the weight is -1, and",
         ),
         (
             "a,w,y\n1,,0\n",
