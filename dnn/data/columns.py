@@ -312,63 +312,50 @@ def _coded(found: Sequence[Column], columns: Columns) -> tuple[Array, dict[str, 
 
 
 def _places(
-    where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool = True
+    where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool
 ) -> tuple[list[int], list[int], list[str]]:
     """Return the places of the sources among columns, those of what is predicted, and notes."""
-    wanted = columns.sources
-    if columns.kinds or wanted:
-        features = len(wanted)
-    is_named = are_names and columns.has_names
-    if not wanted or (not is_named and not _are_numbered(names, columns)):
-        return _by_place(where, names, columns, features, are_names)
+    wanted, (predicted, places) = columns.sources, columns.answers
+    count = len(wanted) or features
+    if not (wanted and are_names and columns.has_names):
+        if len(names) == count:
+            return [*range(count)], [], []
+        if places and max(places) < len(names) == count + len(places):
+            return [at for at in range(len(names)) if at not in places], [*places], []
+        # Those of a table without names, of which some were left out, are known by their numbers.
+        if not wanted or (are_names and columns.has_names) or not {*wanted} <= {*names}:
+            raise DataError(f"{where}: {_count_wanted(names, columns, count, are_names)}")
     missing = [name for name in wanted if name not in names]
     if missing:
         others = [name for name in names if name not in wanted]
         near = get_close_matches(missing[0], others, 1)
         hint = f"; is it {near[0]!r}?" if near else ""
-        count = "column" if len(missing) == 1 else f"{len(missing)} columns"
-        problem = f"{count} {_few(map(repr, missing))} missing{hint}"
+        several = "column" if len(missing) == 1 else f"{len(missing)} columns"
+        problem = f"{several} {_few(map(repr, missing))} missing{hint}"
         raise DataError(f"{where}: {problem} (there are: {_few(names)})")
     twice = [name for name in wanted if list(names).count(name) > 1]
     if twice:
         raise DataError(f"{where}: there are two columns {twice[0]!r}")
-    predicted, order = columns.answers[0], list(names)
+    order = list(names)
     answers = [order.index(name) for name in predicted] if {*predicted} <= {*names} else []
     left = [n for n in names if n not in wanted and n not in predicted]
     notes = [f"{where}: the network was not trained on {_few(left)}: not read"] if left else []
     return [order.index(name) for name in wanted], answers, notes
 
 
-def _are_numbered(names: Sequence[str], columns: Columns) -> bool:
-    """Whether columns without names are as many as those of the training, of which some were left.
-
-    Those of a table without names are known by their numbers then.
-    """
-    count = len(columns.sources)
-    is_whole = len(names) in (count, count + len(columns.answers[1]))
-    return not is_whole and {*columns.sources} <= {*names}
+def _count_wanted(names: Sequence[str], columns: Columns, count: int, are_names: bool) -> str:
+    """Return what is wrong with the number of columns, and what helps."""
+    wanted = f"{count} columns are wanted"
+    if places := columns.answers[1]:
+        what = "targets" if columns.targets_at else "label"
+        at = ", ".join(str(place + 1) for place in places)
+        wanted += f", or {count + len(places)} with the {what} in column {at}"
+    how = "" if are_names else ", without names"
+    first = f": begin the file with the names {_few(columns.features)}" if columns.features else ""
+    return f"there are {len(names)} columns{how}, and {wanted}{first}"
 
 
 def _few(names: Iterable[str]) -> str:
     """Return the first of several names, for a message."""
     several = [*names]
     return ", ".join(several[:_SHOWN]) + (" ..." if len(several) > _SHOWN else "")
-
-
-def _by_place(
-    where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool
-) -> tuple[list[int], list[int], list[str]]:
-    count, answers = len(names), columns.answers[1]
-    if count == features:
-        return list(range(count)), [], []
-    if answers and count == features + len(answers) and max(answers) < count:
-        return [place for place in range(count) if place not in answers], [*answers], []
-    wanted = f"{features} columns are wanted"
-    if answers:
-        what = "targets" if columns.targets_at else "label"
-        at = ", ".join(str(place + 1) for place in answers)
-        wanted += f", or {features + len(answers)} with the {what} in column {at}"
-    how = "" if are_names else ", without names"
-    names_first = f": begin the file with the names {_few(columns.features)}"
-    remedy = names_first if columns.features else ""
-    raise DataError(f"{where}: there are {count} columns{how}, and {wanted}{remedy}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from os import PathLike
@@ -216,21 +216,25 @@ class TextSource(Source):
 
 
 class _ArraySource(Source):
-    """Columns that are arrays, lists or series, by name."""
+    """Columns that are arrays, lists or series; `column` returns one by its place."""
 
-    def __init__(self, where: str, columns: Mapping[str, Any], missing: Collection[str]) -> None:
-        super().__init__(where, tuple(columns), True)
-        self._columns = columns
-        self._missing = missing
+    def __init__(
+        self,
+        where: str,
+        names: Sequence[str],
+        column: Callable[[int], Any],
+        missing: Collection[str],
+    ) -> None:
+        super().__init__(where, tuple(names), True)
+        self._column, self._missing = column, missing
 
     def read(self, wanted: Mapping[int, Wanted]) -> list[Column]:
         """Return columns of one length."""
         found = []
         for at, each in wanted.items():
             name = self.names[at]
-            given = self._columns[name]
             try:
-                found.append(coded_array(name, given, each, self._missing))
+                found.append(coded_array(name, self._column(at), each, self._missing))
             except WrongCell as error:
                 place = f"{self.place(error.row)}, column {name!r}"
                 raise DataError(f"{place}: {error.problem}") from None
@@ -253,7 +257,7 @@ class _ArraySource(Source):
             try:
                 found += super().texts([at])
             except DataError:
-                found.append([*map(str, np.asarray(self._columns[self.names[at]]).tolist())])
+                found.append([*map(str, np.asarray(self._column(at)).tolist())])
         return found
 
 
@@ -289,15 +293,15 @@ def open_table(
         If pyarrow is needed and not installed.
     """
     if not isinstance(given, (str, PathLike)):
-        return _ArraySource(*_of_frame(given), missing)
+        return _of_frame(given, missing)
     path = Path(given)
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is no file of rows: a CSV file is wanted")
     suffix = path.suffix.lower()
     if suffix in (".parquet", ".pq"):
-        return _ArraySource(str(path), _of_parquet(path), missing)
+        return _of_parquet(path, missing)
     if suffix == ".npz":
-        return _ArraySource(str(path), _of_npz(path), missing)
+        return _of_npz(path, missing)
     return TextSource(path, delimiter, header, missing, decimal, usual, names, keeps_rows)
 
 
@@ -338,18 +342,17 @@ def _without_comments(rows: Iterator[Row]) -> Iterator[Row]:
     yield from (*above, *rows)
 
 
-def _of_frame(given: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return a table's name for messages, and its columns by name."""
-    columns: Iterable[Any]
+def _of_frame(given: Any, missing: Collection[str]) -> _ArraySource:
+    column: Callable[[Any], Any]
     if hasattr(given, "collect_schema") and hasattr(given, "collect"):
         given = given.collect()  # a LazyFrame of polars
     if hasattr(given, "column_names") and hasattr(given, "schema"):  # a table of Arrow
-        where, labels, columns = "the table", given.column_names, map(_of_arrow, given.columns)
+        where, labels = "the table", given.column_names
+        column = lambda label: _of_arrow(given[label])  # noqa: E731
     elif isinstance(given, Mapping):
-        where, labels, columns = "the table", [*given], given.values()
+        where, labels, column = "the table", [*given], given.__getitem__
     elif hasattr(given, "columns") and hasattr(given, "__getitem__"):
-        where, labels = "the frame", [*given.columns]
-        columns = (given[label] for label in labels)
+        where, labels, column = "the frame", [*given.columns], given.__getitem__
     else:
         message = "a table is a path, a frame of pandas or polars, or a mapping of columns"
         raise DataError(f"{message}, not {type(given).__name__}")
@@ -357,10 +360,10 @@ def _of_frame(given: Any) -> tuple[str, Mapping[str, Any]]:
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"{where}: there are two columns {twice!r}")
-    return where, dict(zip(names, columns, strict=True))
+    return _ArraySource(where, names, lambda at: column(labels[at]), missing)
 
 
-def _of_parquet(path: Path) -> Mapping[str, Any]:
+def _of_parquet(path: Path, missing: Collection[str]) -> _ArraySource:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -368,31 +371,19 @@ def _of_parquet(path: Path) -> Mapping[str, Any]:
             f"{path}: Parquet is read by pyarrow, which is not installed: "
             'pip install "diel[tables]"'
         ) from error
-    return _Parquet(path, parquet)
+    try:
+        file = parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:  # errors of pyarrow are such
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    names = file.schema_arrow.names
 
-
-class _Parquet(Mapping[str, Any]):
-    """The columns of a Parquet file, each read when it is asked for."""
-
-    def __init__(self, path: Path, parquet: Any) -> None:
-        self._path = path
+    def column(at: int) -> Any:
         try:
-            self._file = parquet.ParquetFile(path)
-        except (OSError, ValueError) as error:  # errors of pyarrow are such
-            raise DataError(f"{path}: cannot be read: {error}") from error
-        self._names = self._file.schema_arrow.names
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return _of_arrow(self._file.read([name])[name])
+            return _of_arrow(file.read([names[at]])[names[at]])
         except (OSError, ValueError, NotImplementedError) as error:
-            raise DataError(f"{self._path}, column {name!r}: cannot be read: {error}") from error
+            raise DataError(f"{path}, column {names[at]!r}: cannot be read: {error}") from error
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    return _ArraySource(str(path), names, column, missing)
 
 
 def _of_arrow(column: Any) -> Any:
@@ -404,9 +395,10 @@ def _of_arrow(column: Any) -> Any:
     return column.to_numpy()
 
 
-def _of_npz(path: Path) -> Mapping[str, Any]:
+def _of_npz(path: Path, missing: Collection[str]) -> _ArraySource:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            columns = {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
+    return _ArraySource(str(path), [*columns], [*columns.values()].__getitem__, missing)
