@@ -40,6 +40,7 @@ DELIMITERS: Final = ",;\t|"
 _QUOTED: Final = re.compile('"[^"]*"')
 _DIRECTIVE: Final = re.compile('"?sep=(.)"?', re.IGNORECASE)
 """The first line of a file by which Excel knows its delimiter."""
+_HEADER: Final = "; if the first row holds names, say header = true"
 _MOST_COMMENTS: Final = 100
 """Rows at the head of a file, all of which begin with #, that may be comments."""
 _OF_TABS: Final = (".tsv", ".tab")
@@ -124,6 +125,7 @@ class TextSource(Source):
         if first is None:
             raise DataError(f"{path}: no rows")
         cells = tuple(cell.strip() for cell in first[1])
+        self._hint = "" if header is False or keeps_rows else _HEADER
         if header is None:
             is_known = bool(names) and {*names} <= {*cells}
             # A table with numbers of rows, as pandas writes it, has no name above them.
@@ -192,7 +194,8 @@ class TextSource(Source):
         return found
 
     def _error(self, line: int, at: int, problem: str) -> DataError:
-        return DataError(f"{self.where}, line {line}, column {self.names[at]!r}: {problem}")
+        hint = "" if self.has_names or line > 2 else self._hint
+        return DataError(f"{self.where}, line {line}, column {self.names[at]!r}: {problem}{hint}")
 
     def _ragged(self, line: int, row: list[str]) -> DataError:
         count, width = len(row), len(self.names)

@@ -49,6 +49,7 @@ def data_warnings(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterato
         yield from _odd_targets(data, splits)
     else:
         yield from _odd_label_columns(data)
+    yield from _odd_first_row(data)
     yield from _odd_categories(data)
     yield from _odd_spellings(data)
     yield from _odd_numbers(data)
@@ -152,6 +153,21 @@ def _odd_label_columns(data: Dataset) -> Iterator[str]:
                 f"{data.name}: {what} has the label {_listed(alike)}: there is nothing to learn; "
                 "leave it out"
             )
+
+
+def _odd_first_row(data: Dataset) -> Iterator[str]:
+    """Yield a line if a table without names may have them in its first row."""
+    columns = data.columns
+    if columns is None or columns.has_names or len(data) < _FEW_ROWS:
+        return
+    texts = [data.x[:, columns.features.index(name)] for name in columns.categories]
+    if data.class_names:
+        texts.append(data.y)
+    if texts and all((column == column[0]).sum() == 1 for column in texts):
+        yield (
+            f"{data.name}: the first row was taken as one of cells, for one of them is a number; "
+            "its texts are in no other row: if it holds names, say reading.header = true"
+        )
 
 
 def _odd_categories(data: Dataset) -> Iterator[str]:

@@ -11,7 +11,7 @@ from support import diel
 
 from diel.errors import ModuleFailed
 from diel.testing import Module, run_module, run_modules
-from dnn import Dataset, load_table
+from dnn import DataError, Dataset, load_table
 from modules import master, trainer
 from modules.evaluation import EvaluationOptions, data_warnings
 
@@ -174,6 +174,20 @@ def test_names_that_differ_in_capitals_alone_are_said() -> None:
         "table: classes are 'Yes' and 'yes': write what is one alike",
         "table: categories of column 'a' are 'Red' and 'red': write what is one alike",
     ]
+
+
+def test_names_that_were_taken_as_cells_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "towns.csv"
+    rows = "".join(f"{'AB'[i % 2]},{i % 5},{i % 7},{'pq'[i % 3 > 1]}\n" for i in range(40))
+    path.write_text(f"town,2019,2020,kind\n{rows}")
+    (line,) = (each for each in data_warnings(load_table(path), []) if "first row" in each)
+    assert line.endswith("if it holds names, say reading.header = true")
+    assert not [*data_warnings(load_table(path, header=True), [])]
+    path.write_text(rows)
+    assert not [*data_warnings(load_table(path), [])]
+    path.write_text("id,2019\n1,0\n2,1\n")
+    with pytest.raises(DataError, match="if the first row holds names, say header = true"):
+        load_table(path)
 
 
 def test_a_large_file_is_left_to_the_preview(tmp_path: Path) -> None:
