@@ -316,7 +316,8 @@ def _load(
     given = ReadingOptions.model_validate_json(reading).given
     data = load_dataset(dataset, place, **given)
     if by_column:
-        rows = EvaluationOptions.model_construct(fraction=fraction, seed=seed, **dict(by_column))
+        how: dict[str, Any] = {"fraction": fraction, "seed": seed, **dict(by_column)}
+        rows = EvaluationOptions.model_construct(**how)
         (fold,) = rows.cut(strata_of(data), data.beside)
         if isinstance(fold, NestedFold):  # what is called test is in neither part
             (fold,) = fold.inner

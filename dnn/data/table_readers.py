@@ -157,7 +157,8 @@ class TextSource(Source):
             at: TextCells(self.names[at], each, self._missing, self._decimal)
             for at, each in wanted.items()
         }
-        width, lines = len(self.names), []
+        width = len(self.names)
+        lines: list[int] = []
         while block := [*islice(self._rows, _BLOCK)]:
             if self._keeps_rows:
                 self.kept += [row for _, row in block]
@@ -176,8 +177,8 @@ class TextSource(Source):
                 except WrongCell as error:
                     wrong.append((error.row - len(lines), at, error.problem))
             if wrong:
-                row, at, problem = min(wrong)
-                raise self._error(line_of_cell(block[row], at), at, problem)
+                number, at, problem = min(wrong)
+                raise self._error(line_of_cell(block[number], at), at, problem)
             if ragged is not None:
                 raise self._ragged(*block[ragged])
             lines += [line for line, _ in block]

@@ -6,22 +6,19 @@
     k_fold      every row is scored once a repeat; the best of K is still optimistic
     nested      the choice is made inside each outer fold, and scored on rows that had no part in it
 
-`splits` cuts rows as a workflow file says, by `folds`, and lists what a trial has to train;
+`splits` cuts rows as a workflow file says, by `cutting`, and lists what a trial has to train;
 `bias` compares the score of the best trial with an honest estimate.
 """
 
 from .bias import BiasReport, SelectionBias
 from .data_warnings import data_warnings
+from .folds import EvaluationError, Fold, NestedFold, RareClassError
 from .splits import (
     SPLIT_COLUMNS,
     TAKES,
     Evaluated,
-    EvaluationError,
     EvaluationOptions,
-    Fold,
-    NestedFold,
     PreparedSplits,
-    RareClassError,
     SplitData,
     TrainingJob,
     collect,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from .splits import Rows
+from .folds import Rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..problems import problem
+from .folds import EvaluationError, Fold, NestedFold, Rows
 from .standard_errors import standard_errors
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from dnn import Augmentation, Dataset
 
-Rows: TypeAlias = "npt.NDArray[np.intp]"
 ClassWeight: TypeAlias = "Literal['balanced'] | Mapping[str, float]"
 TAKES: Final[Mapping[str, str]] = {
     "classification": "classes",
@@ -45,55 +44,6 @@ SPLIT_COLUMNS: Final[Mapping[str, str]] = {
     "chosen by validation rows",
 }
 """Options that name a column by which rows are split, and what each means."""
-
-
-class EvaluationError(ValueError):
-    """Rows cannot be split as the options ask."""
-
-
-class RareClassError(EvaluationError):
-    """A class has fewer rows than there are folds.
-
-    Attributes
-    ----------
-    label : int or str
-        The number of the class, or its name.
-    """
-
-    def __init__(self, label: int | str, count: int, folds: int) -> None:
-        super().__init__(label, count, folds)
-        self.label, self._count, self._folds = label, count, folds
-
-    def __str__(self) -> str:
-        rows = "1 row" if self._count == 1 else f"{self._count} rows"
-        return (
-            f"class {self.label} has {rows}, too few for {self._folds} folds each of which has its "
-            "share; use fewer folds, or stratified = false"
-        )
-
-    def named(self, names: Sequence[str]) -> RareClassError:
-        """Return the error with the name of the class, where classes have names."""
-        if not names or isinstance(self.label, str):
-            return self
-        return RareClassError(repr(names[self.label]), self._count, self._folds)
-
-
-@dataclass(frozen=True)
-class Fold:
-    """A split of rows into those to train on and those to score."""
-
-    train: Rows
-    test: Rows
-    """Row numbers in rising order; the two are disjoint, and together all rows that were split,
-    unless time splits them."""
-
-
-@dataclass(frozen=True)
-class NestedFold(Fold):
-    """A split whose training rows are split again, for the choice."""
-
-    inner: tuple[Fold, ...]
-    """Splits of `train`; none of them has a row of `test`."""
 
 
 _ONLY = {
@@ -163,7 +113,7 @@ class EvaluationOptions(BaseModel):
         """
         import numpy as np
 
-        from . import folds
+        from .cutting import at_random, by_group, by_time, by_word, holdout
 
         if len(self.columns) > 1:
             raise EvaluationError(f"{' and '.join(self.columns)}: rows are split by one column")
@@ -179,20 +129,20 @@ class EvaluationOptions(BaseModel):
 
         def several(rows: Rows, count: int, *seed: int) -> list[Fold]:
             if option == "time":
-                return folds.by_time(column, name, rows, np.full(count + 1, 1 / (count + 1)))
+                return by_time(column, name, rows, np.full(count + 1, 1 / (count + 1)))
             if option == "groups":
-                return folds.by_group(strata, column, name, rows, np.full(count, 1 / count), seed)
-            return folds.at_random(labels, rows, count, seed, self.stratified)
+                return by_group(strata, column, name, rows, np.full(count, 1 / count), seed)
+            return at_random(labels, rows, count, seed, self.stratified)
 
         if option == "split":
-            return [folds.by_word(column, name)]
+            return [by_word(column, name)]
         if self.method == "holdout":
             shares = np.array([self.fraction, 1 - self.fraction])
             if option == "time":
-                return folds.by_time(column, name, every, shares[::-1])
+                return by_time(column, name, every, shares[::-1])
             if option == "groups":
-                return folds.by_group(strata, column, name, every, shares, (self.seed, 0, 0))[:1]
-            return [folds.holdout(labels, self.fraction, self.seed, self.stratified)]
+                return by_group(strata, column, name, every, shares, (self.seed, 0, 0))[:1]
+            return [holdout(labels, self.fraction, self.seed, self.stratified)]
         repeats = range(1 if option == "time" else self.repeats)
         outer = [
             fold for each in repeats for fold in several(every, self.folds, self.seed, 0, each)
