@@ -33,6 +33,8 @@ _log = logging.getLogger("dnn")
 _IF_CLASSES = (
     ", as targets are; say label = {name} if these are classes, and give dates as numbers of days"
 )
+_SHOWN = 20
+"""Most names of columns that a message lists."""
 _WHOLE = 2**24
 """The largest number up to which float32 has all whole numbers."""
 _MISSING = "is missing: leave the row out, or all such rows by skip_unlabelled"
@@ -130,18 +132,23 @@ def load_table(
     if decimal not in (".", ","):
         raise ConfigurationError(f"decimal must be a point or a comma, not {decimal!r}")
     table = open_table(source, delimiter=delimiter, header=header, missing=marks, decimal=decimal)
-    names = _Names(table, rename or {})
-    targets = [] if target is None else names.places(target)
-    labels = [] if targets else names.places(label)
+    names = _renamed(table, rename or {})
+
+    def places(columns: str | int | Sequence[str | int]) -> list[int]:
+        several = [columns] if isinstance(columns, (str, int)) else columns
+        return [_place(table, names, column) for column in several]
+
+    targets = [] if target is None else places(target)
+    labels = [] if targets else places(label)
     option, predicted = ("target", targets) if target is not None else ("label", labels)
     if not predicted:
         raise ConfigurationError(f"{option} = []: name a column at least")
     if twice := [names[at] for at in predicted if predicted.count(at) > 1]:
         raise ConfigurationError(f"{option}: {twice[0]!r} is there twice")
-    kept, weights, gone = names.places(beside), names.places(weight or ()), names.places(drop)
-    chosen = names.places(features)
-    for what, places in (("among the features", chosen), ("the weight of a sample", weights)):
-        if both := [names[at] for at in places if at in (*targets, *labels)]:
+    kept, weights, gone = places(beside), places(weight or ()), places(drop)
+    chosen = places(features)
+    for what, used in (("among the features", chosen), ("the weight of a sample", weights)):
+        if both := [names[at] for at in used if at in (*targets, *labels)]:
             raise ConfigurationError(f"{both[0]!r} is to be predicted, and {what}")
     if not features:
         others = {*targets, *labels, *kept, *weights, *gone}
@@ -157,8 +164,8 @@ def load_table(
     wanted |= {at: Wanted("label") for at in labels}
     wanted |= {at: Wanted("number", if_text=", as weights are") for at in weights}
     wanted |= {at: Wanted("number", if_text=_IF_CLASSES) for at in targets}
-    special = {at: Wanted("category") for at in names.places(categories)}
-    special |= {names.place(each): Wanted("date", form) for each, form in formats.items()}
+    special = {at: Wanted("category") for at in places(categories)}
+    special |= {_place(table, names, each): Wanted("date", form) for each, form in formats.items()}
     for at, each in special.items():
         if at in (*targets, *weights):
             use = "a target" if at in targets else "the weight of a sample"
@@ -189,7 +196,7 @@ def load_table(
         delimiter=table.delimiter,
         missing=marks,
         decimal=decimal,
-        renamed=names.renamed,
+        renamed=dict(rename or {}),
         targets=tuple(names[at] for at in of_columns) if table.has_names else (),
         targets_at=of_columns,
         separator=label_separator,
@@ -232,49 +239,32 @@ def load_csv(
     return load_table(path, label, **options)
 
 
-class _Names:
-    """The names of a table's columns, once some were renamed."""
+def _renamed(table: Source, renamed: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of a table's columns, of which some get others."""
+    for old in renamed:
+        _place(table, table.names, old)
+    names = tuple(renamed.get(name, name) for name in table.names)
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"{table.where}: rename gives two columns the name {twice!r}")
+    return names
 
-    def __init__(self, table: Source, renamed: Mapping[str, str]) -> None:
-        self._where = table.where
-        self._names = table.names
-        self._has_names = table.has_names
-        for old in renamed:
-            self.place(old)
-        self.renamed = dict(renamed)
-        self._names = tuple(renamed.get(name, name) for name in table.names)
-        if len({*self._names}) < len(self._names):
-            twice = next(name for name in self._names if self._names.count(name) > 1)
-            raise ConfigurationError(f"{self._where}: rename gives two columns the name {twice!r}")
 
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __getitem__(self, at: int) -> str:
-        return self._names[at]
-
-    def place(self, column: str | int) -> int:
-        """Return the place of a column, given by its name or its number from 0."""
-        count = len(self._names)
-        if isinstance(column, str):
-            if column not in self._names:
-                near = get_close_matches(column, self._names, 1)
-                hint = f"; is it {near[0]!r}?" if near else ""
-                if not hint and not self._has_names:
-                    hint = "; if the first row holds names, say header = true"
-                known = ", ".join(self._names)
-                raise DataError(
-                    f"{self._where}: there is no column {column!r}{hint} (there are: {known})"
-                )
-            return self._names.index(column)
+def _place(table: Source, names: Sequence[str], column: str | int) -> int:
+    """Return the place of a column, given by its name or its number from 0."""
+    count = len(names)
+    if not isinstance(column, str):
         if not -count <= column < count:
-            raise DataError(f"{self._where}: there is no column {column}: it has {count}")
+            raise DataError(f"{table.where}: there is no column {column}: it has {count}")
         return int(column) % count
-
-    def places(self, columns: str | int | Sequence[str | int]) -> list[int]:
-        """Return the places of one column or of several."""
-        several = [columns] if isinstance(columns, (str, int)) else columns
-        return [self.place(column) for column in several]
+    if column not in names:
+        near = get_close_matches(column, names, 1)
+        hint = f"; is it {near[0]!r}?" if near else ""
+        if not hint and not table.has_names:
+            hint = "; if the first row holds names, say header = true"
+        known = ", ".join(names[:_SHOWN]) + (" ..." if count > _SHOWN else "")
+        raise DataError(f"{table.where}: there is no column {column!r}{hint} (there are: {known})")
+    return names.index(column)
 
 
 def _labelled(
