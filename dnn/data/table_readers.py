@@ -329,21 +329,19 @@ def _delimiter_of(path: Path, head: Sequence[str], decimal: str, usual: str) -> 
 
 
 def _without_comments(rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield rows without those at the head that begin with # and have no cells as the others do.
+    """Return rows without those at the head that begin with # and have no cells as the others do.
 
     If the last of them has as many cells as the row below, it has the names of the columns.
     """
     above: list[Row] = []
     for row in rows:
-        if row[1][0].lstrip().startswith("#") and len(above) < _MOST_COMMENTS:
-            above.append(row)
-            continue
-        if len(above) < _MOST_COMMENTS:
-            above = [each for each in above[-1:] if len(each[1]) == len(row[1])]
-        yield from (*above, row)
-        above = []
-        break
-    yield from (*above, *rows)
+        if not row[1][0].lstrip().startswith("#"):
+            names = [each for each in above[-1:] if len(each[1]) == len(row[1])]
+            return chain(names, [row], rows)
+        above.append(row)
+        if len(above) > _MOST_COMMENTS:
+            break
+    return chain(above, rows)
 
 
 def _of_frame(given: Any, missing: Collection[str]) -> _ArraySource:

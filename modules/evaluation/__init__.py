@@ -10,7 +10,7 @@
 `bias` compares the score of the best trial with an honest estimate.
 """
 
-from .bias import BiasReport, SelectionBias
+from .bias import BiasReport, SelectionBias, luck
 from .data_warnings import data_warnings
 from .folds import EvaluationError, Fold, NestedFold, RareClassError
 from .splits import (
@@ -48,6 +48,7 @@ __all__ = [
     "data_warnings",
     "errors_of_groups",
     "jobs_of",
+    "luck",
     "means",
     "prepared",
     "strata_of",
