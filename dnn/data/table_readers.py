@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -20,6 +19,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.data.column_kinds import Column, TextCells, Wanted, WrongCell, coded_array
+from dnn.data.npz import opened_npz
 from dnn.errors import DataError, MissingDependencyError
 from dnn.table import (
     Row,
@@ -398,9 +398,6 @@ def _of_arrow(column: Any) -> Any:
 
 
 def _of_npz(path: Path, missing: Collection[str]) -> _ArraySource:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            columns = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
-    return _ArraySource(str(path), [*columns], [*columns.values()].__getitem__, missing)
+    with opened_npz(path) as arrays:
+        columns = [arrays.read(name) for name in arrays.names]
+    return _ArraySource(str(path), arrays.names, columns.__getitem__, missing)

@@ -96,6 +96,12 @@ def test_mappings_and_files_of_arrays(tmp_path: Path) -> None:
     check(load(texts))
     np.savez(tmp_path / "birds.npz", **{name: np.array(cells) for name, cells in texts.items()})
     check(load(tmp_path / "birds.npz"))
+    (tmp_path / "birds.npz").write_bytes((tmp_path / "birds.npz").read_bytes()[:300])
+    with pytest.raises(DataError, match=r"birds\.npz: cannot be read"):
+        load(tmp_path / "birds.npz")
+    np.savez(tmp_path / "birds.npz", species=np.array(["a", 1], object))
+    with pytest.raises(DataError, match=r"birds\.npz: species: holds Python objects"):
+        load(tmp_path / "birds.npz")
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
