@@ -67,6 +67,7 @@ def opened_npz(path: str | PathLike[str]) -> Iterator[NpzArrays]:
             file = np.load(raw, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise DataError(f"{path}: no .npz file, but a single array")
+            assert file.zip is not None
             yield NpzArrays(str(path), file.zip)
     except _DAMAGED as error:
         if isinstance(error, DataError):
