@@ -216,6 +216,8 @@ def read_images(
 def _inside(folder: Path, name: str, where: str) -> Path:
     """Return a file in a folder by its name in a table, or raise `DataError`."""
     file = folder / name
+    if "\\" in name and not file.exists():  # as Windows writes it
+        file = folder / name.replace("\\", "/")
     if not file.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"{where}: {name!r} lies outside of {folder}")
     if not file.exists():
@@ -245,7 +247,8 @@ def _pictures_in(folder: Path, top: Path) -> list[Path]:
 
 
 def _listed(folder: Path) -> list[Path]:
+    """Return what is in a folder, but for what is hidden: macOS and Jupyter leave such files."""
     try:
-        return sorted(folder.iterdir())
+        return sorted(each for each in folder.iterdir() if not each.name.startswith("."))
     except OSError as error:
         raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
