@@ -64,7 +64,6 @@ _THOUSANDS: Final = re.compile(
 )
 _WITH_UNIT: Final = re.compile(r"[$€£¥]\s?[+-]?\d[\d.,]*|[+-]?\d[\d.,]*\s?[%$€£¥]")
 _COMMA_TO_POINT: Final = str.maketrans({",": ".", ".": "_"})
-_EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,23 +309,21 @@ class TextCells:
         texts = [text for text in self._codes if text not in self._missing]
         kind = self._kind or self._kind_of(texts, values)
         if kind == "boolean":
-            coded = self._looked_up(
-                values, lambda text: TRUTHS[text.lower()], "neither true nor false"
-            )
-            return Column(self.name, kind, coded[:, 0])
+            wanted = "neither true nor false"
+            coded = self._looked_up(values, lambda text: TRUTHS[text.lower()], wanted)
+            return Column(self.name, kind, coded)
         if kind == "date":
             form = self._wanted.date_format
-            wanted = f"in the format {form!r}"
+            wanted = f"no date in the format {form!r}"
             if not form:
-                wanted = f"such as 2024-05-31; for another format say {_dates_of(self.name, texts)}"
-            moments = self._looked_up(
-                values, lambda text: _days_and_seconds(text, form), f"no date {wanted}", 2
-            )
-            return _dated(self.name, *moments.T)
+                other = _dates_of(self.name, texts)
+                wanted = f"no date such as 2024-05-31; for another format say {other}"
+            moments = self._looked_up(values, lambda text: _moment(text, form), wanted, _NO_MOMENT)
+            return _dated(self.name, moments)
         categories = sorted({plain_text(text) for text in texts}, key=_order)
         places = {category: float(place) for place, category in enumerate(categories)}
         coded = self._looked_up(values, lambda text: places[plain_text(text)])
-        return Column(self.name, "category", coded[:, 0], tuple(categories))
+        return Column(self.name, "category", coded, tuple(categories))
 
     def _kind_of(self, texts: Sequence[str], values: Array) -> str:
         if all(text.lower() in _TRUTHS for text in texts):
@@ -349,34 +346,29 @@ class TextCells:
         return "category"
 
     def _looked_up(
-        self, values: Array, number: Callable[[str], Any], wanted: str = "", width: int = 1
+        self, codes: Array, value: Callable[[str], Any], wanted: str = "", absent: Any = np.nan
     ) -> Array:
-        """Return the numbers that a function gives for the text of each code, shape (n, width).
+        """Return what a function gives for the text of each code, `absent` for a missing cell.
 
-        NaN for a missing cell; a `WrongCell` that says what is wanted where it raises an error.
+        A `WrongCell` that says what is wanted where it raises an error.
         """
-        found = np.full((len(self._codes) + 1, width), np.nan)
+        found = np.full(len(self._codes) + 1, absent)
         for text, code in self._codes.items():
             if text in self._missing:
                 continue
             try:
-                found[code] = number(text)
+                found[code] = value(text)
             except (KeyError, ValueError, OverflowError):
-                row = int(np.argmax(values == code))
+                row = int(np.argmax(codes == code))
                 raise WrongCell(row, f"{shown(text)} is {wanted}") from None
-        return found[np.where(np.isnan(values), len(self._codes), values).astype(np.intp)]
+        return found[np.where(np.isnan(codes), len(self._codes), codes).astype(np.intp)]
 
 
-def _dated(name: str, days: Array, seconds: Array) -> Column:
-    """Return a column of dates, with seconds if any date has a time of day."""
-    return Column(name, "date", days, seconds=seconds if np.nansum(seconds) else None)
+_NO_MOMENT: Final = np.datetime64("NaT", "us")
 
 
-def _days_and_seconds(text: str, date_format: str) -> tuple[float, float]:
-    """Return the days since 1970 of a date, and the seconds of that day; ValueError if it is none.
-
-    A time with an offset is taken in UTC.
-    """
+def _moment(text: str, date_format: str) -> np.datetime64:
+    """Return the moment of a date, by UTC where it has an offset; ValueError if it is none."""
     if date_format:
         moment = datetime.datetime.strptime(text, date_format)
     else:
@@ -390,8 +382,17 @@ def _days_and_seconds(text: str, date_format: str) -> tuple[float, float]:
         moment = datetime.datetime.fromisoformat(text)
     if moment.tzinfo is not None:
         moment = moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-    since = moment - _EPOCH
-    return since.days, since.seconds + since.microseconds / 1e6
+    return np.datetime64(moment, "us")
+
+
+def _dated(name: str, moments: Array) -> Column:
+    """Return a column of dates, with seconds if any date has a time of day."""
+    moments = moments.astype("datetime64[us]")
+    days = moments.astype("datetime64[D]")
+    gone = np.isnat(moments)
+    values = np.where(gone, np.nan, days.astype(np.int64).astype(np.float64))
+    seconds = np.where(gone, np.nan, (moments - days).astype(np.int64) / 1e6)
+    return Column(name, "date", values, seconds=seconds if np.nansum(seconds) else None)
 
 
 def _numbers_among(marks: Collection[str]) -> list[float]:
@@ -420,7 +421,7 @@ def coded_array(name: str, given: Any, wanted: Wanted, missing: Collection[str] 
     if of == "m":
         raise ValueError(f"column {name!r} holds durations: give them as numbers, such as seconds")
     if of == "M" and kind in (None, "date"):
-        return _of_datetimes(name, array)
+        return _dated(name, array)
     if of in "iuf" and kind in (None, "label", "number"):
         values = array.astype(np.float64)
         values[np.isin(values, _numbers_among(missing))] = np.nan
@@ -459,15 +460,6 @@ def _text_of(name: str, row: int, cell: Any) -> str:
     if math.isnan(number):
         return _ABSENT
     return str(int(number)) if number % 1 == 0 and abs(number) < 2**63 else repr(number)
-
-
-def _of_datetimes(name: str, array: Array) -> Column:
-    moments = array.astype("datetime64[us]")
-    days = moments.astype("datetime64[D]")
-    gone = np.isnat(moments)
-    values = np.where(gone, np.nan, days.astype(np.int64).astype(np.float64))
-    seconds = np.where(gone, np.nan, (moments - days).astype(np.int64) / 1e6)
-    return _dated(name, values, seconds)
 
 
 def recoded(column: Column, categories: Sequence[str]) -> tuple[Array, Mapping[str, int]]:
