@@ -89,11 +89,14 @@ class Column:
     seconds: Array | None = None
 
     @property
+    def codes(self) -> Array:
+        """The places of categories as integers; their number where one is missing."""
+        return np.where(np.isnan(self.values), len(self.categories), self.values).astype(np.intp)
+
+    @property
     def texts(self) -> Array:
         """The categories of the rows as texts, "" where one is missing."""
-        known = np.array([*self.categories, ""], object)
-        codes = np.where(np.isnan(self.values), len(self.categories), self.values)
-        return known[codes.astype(np.intp)]
+        return np.array([*self.categories, ""], object)[self.codes]
 
 
 class WrongCell(Exception):
@@ -470,11 +473,10 @@ def recoded(column: Column, categories: Sequence[str]) -> tuple[Array, Mapping[s
     places = {category: float(place) for place, category in enumerate(categories)}
     unknown = float(len(categories))
     by_code = np.array([*(places.get(each, unknown) for each in column.categories), np.nan])
-    codes = np.where(np.isnan(column.values), len(column.categories), column.values)
-    counts = np.bincount(codes.astype(np.intp), minlength=len(column.categories) + 1)
+    counts = np.bincount(column.codes, minlength=len(column.categories) + 1)
     others = {
         category: int(counts[code])
         for code, category in enumerate(column.categories)
         if category not in places and counts[code]
     }
-    return by_code[codes.astype(np.intp)], others
+    return by_code[column.codes], others

@@ -387,13 +387,8 @@ def _several_labels(table: Source, columns: Sequence[Column], separator: str) ->
     names = tuple(sorted(set().union(*parts)))
     # One row more, of no label, for cells that are missing.
     by_code = np.array([[name in each for name in names] for each in (*parts, set())], np.uint8)
-    codes = np.where(np.isnan(column.values), len(parts), column.values)
-    return {
-        "y": by_code[codes.astype(np.intp)],
-        "classes": 0,
-        "task": "multilabel",
-        "targets": names,
-    }
+    y = by_code[column.codes]
+    return {"y": y, "classes": 0, "task": "multilabel", "targets": names}
 
 
 def _truths(table: Source, column: Column) -> Array:
@@ -401,19 +396,14 @@ def _truths(table: Source, column: Column) -> Array:
     values = column.values
     if column.kind == "category":
         found = [TRUTHS_OF_LABELS.get(each.lower(), np.nan) for each in column.categories]
-        codes = np.where(np.isnan(values), len(found), values).astype(np.intp)
-        values = np.array([*found, np.nan])[codes]
+        values = np.array([*found, np.nan])[column.codes]
     wrong = np.flatnonzero(~np.isin(values, (0, 1)))
     if wrong.size:
         row = int(wrong[0])
-        said = f"{column.values[row]:g}"
-        if column.kind == "category" and said != "nan":
-            said = shown(column.categories[int(column.values[row])])
-        what = (
-            f"is {_MISSING}"
-            if said == "nan"
-            else f"is {said}, not 0 or 1, true or false, yes or no"
-        )
+        said = shown(column.texts[row]) if column.kind == "category" else f"{values[row]:g}"
+        what = f"is {said}, not 0 or 1, true or false, yes or no"
+        if np.isnan(column.values[row]):
+            what = _MISSING
         raise LabelError(f"{table.place(row)}: label {column.name!r} {what}", row)
     return values.astype(np.uint8)
 
