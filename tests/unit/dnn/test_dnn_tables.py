@@ -496,7 +496,10 @@ def test_labels_are_0_or_1_or_words_for_them(tmp_path: Path) -> None:
     rows = read_rows(path, data.columns, 1)
     assert rows.targets is not None
     assert rows.targets.tolist() == data.y.tolist()
-    for cell, words in (("maybe", "label 'r' is 'maybe', not 0 or 1"), ("NA", "label 'r' is missing")):
+    for cell, words in (
+        ("maybe", "label 'r' is 'maybe', not 0 or 1"),
+        ("NA", "label 'r' is missing"),
+    ):
         written(tmp_path, f"a,p,q,r\n1,1,true,Yes\n2,0,false,{cell}\n")
         with pytest.raises(LabelError, match=f"line 3: .*{words}"):
             dnn.load_csv(path, ["p", "q", "r"], missing=["NA"])
