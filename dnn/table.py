@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
@@ -25,12 +26,12 @@ __all__ = [
     "Row",
     "Table",
     "check_delimiter",
-    "first_line",
+    "check_names",
+    "head_of",
     "holds_number",
     "iterate_rows",
     "line_of_cell",
     "missing_marks",
-    "named_columns",
     "number_of",
     "read_csv",
     "rows_of",
@@ -41,6 +42,7 @@ _END_OF_LINE: Final = re.compile(r"\r\n|\r|\n")
 _NO_TEXTS: Final = {
     b"PK\x03\x04": "an archive or a workbook: save its table as CSV",
     b"\xd0\xcf\x11\xe0": "a workbook: save its table as CSV",
+    b"ARRO": "Feather: save its table as Parquet or CSV",
     b"PAR1": "Parquet: give it a name that ends in .parquet",
 }
 """What files are that begin with four bytes."""
@@ -151,18 +153,18 @@ def _columns_of(
         has_names = not any(holds_number(cell, marks) for cell in first_row[1])
     if not has_names:
         return tuple(str(number) for number in range(1, len(first_row[1]) + 1)), False
-    return named_columns(path, first_row), True
+    columns = tuple(name.strip() for name in first_row[1])
+    check_names(path, first_row[0], columns)
+    return columns, True
 
 
-def named_columns(path: str | PathLike[str], row: Row) -> tuple[str, ...]:
-    """Return the names in a row; a `DataError` if two columns have the same."""
-    line, cells = row
-    columns = tuple(name.strip() for name in cells)
+def check_names(path: str | PathLike[str], line: int, columns: Sequence[str]) -> None:
+    """Raise a `DataError` if two columns have the same name."""
     if len({*columns}) < len(columns):
         name = next(name for name in columns if columns.count(name) > 1)
         at = " and ".join(str(n) for n, each in enumerate(columns, 1) if each == name)
-        raise DataError(f"{path}, line {line}: columns {at} have the same name {name!r}")
-    return columns
+        message = f"columns {at} have the same name {name!r}: give each a name of its own"
+        raise DataError(f"{path}, line {line}: {message}")
 
 
 def _fill(values: Array, row: Sequence[str], marks: Collection[str]) -> bool:
@@ -215,7 +217,7 @@ def iterate_rows(path: str | PathLike[str], delimiter: str) -> Iterator[Row]:
         with _opened(path) as file:
             reader = csv.reader(file, delimiter=delimiter, strict=True)
             for row in reader:
-                if row:
+                if len(row) > 1 or (row and row[0].strip()):
                     yield line + 1, row
                 line = reader.line_num
     except csv.Error as error:
@@ -247,13 +249,13 @@ def _opened(path: str | PathLike[str]) -> IO[str]:
     return opened
 
 
-def first_line(path: str | PathLike[str]) -> str:
-    """Return the first line of a text that is not empty, or "" if the file cannot be read."""
+def head_of(path: str | PathLike[str]) -> list[str]:
+    """Return the first 100 lines of a text that are not empty; none if it cannot be read."""
     try:
         with _opened(path) as file:
-            return next((line for line in file if line.strip()), "")
+            return [*islice((line for line in file if line.strip()), 100)]
     except (OSError, UnicodeDecodeError, EOFError, zlib.error):
-        return ""
+        return []
 
 
 def line_of_cell(row: Row, at: int) -> int:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from diel import OneOf
 from dnn import catalogue
 
-from .evaluation.by_column import SPLIT_COLUMNS, rows_by_column
+from .evaluation import SPLIT_COLUMNS, EvaluationOptions, NestedFold, strata_of
 from .problems import meant, problem
 
 if TYPE_CHECKING:
@@ -316,8 +316,12 @@ def _load(
     given = ReadingOptions.model_validate_json(reading).given
     data = load_dataset(dataset, place, **given)
     if by_column:
-        train, test = rows_by_column(data.strata, data.beside, by_column, fraction, seed)
-        parts = data.take(train), data.take(test)
+        how: dict[str, Any] = {"fraction": fraction, "seed": seed, **dict(by_column)}
+        rows = EvaluationOptions.model_construct(**how)
+        (fold,) = rows.cut(strata_of(data), data.beside)
+        if isinstance(fold, NestedFold):  # what is called test is in neither part
+            (fold,) = fold.inner
+        parts = data.take(fold.train), data.take(fold.test)
     else:
         parts = train_validation_split(data, fraction, seed)
     # What is learned from rows is learned from the training rows only.

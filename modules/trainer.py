@@ -22,15 +22,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from diel import describe_error
+from diel.errors import ModuleFailed
 
 from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import (
+    EvaluationError,
     PreparedSplits,
     RareClassError,
     TrainingJob,
+    data_warnings,
     jobs_of,
-    oddities,
     prepared,
     strata_of,
     training_weights,
@@ -157,7 +159,7 @@ def look_at_data(
         return f"{type(error).__name__}: {error}", []
     if not is_own(options.dataset):
         return "", []
-    found = list(oddities(data, [(job.train, job.test) for job in jobs]))
+    found = list(data_warnings(data, [(job.train, job.test) for job in jobs]))
     if options.weights is not None and not written_by_run(options.weights):
         weights = place_of_weights(options.weights, folder)
         found += [odd] if (odd := oddity_of_columns(weights, data)) else []
@@ -173,8 +175,15 @@ def run(ctx: Context) -> int:
             ctx.log.warning("%s", odd)
         if options.limits.needs_process or options.train is not None:
             _loaded.cache_clear()  # this rank trains on nothing
-    with _logged(ctx):
-        return _run(ctx, options, options.compute(ctx.gpus, ctx.gpu_share))
+    from dnn import DataError
+
+    try:
+        with _logged(ctx):
+            return _run(ctx, options, options.compute(ctx.gpus, ctx.gpu_share))
+    except (DataError, EvaluationError) as error:
+        if options.train is not None and options.train not in _OF_TABULAR:
+            raise  # from a function of the user's own
+        raise ModuleFailed(str(error)) from error
 
 
 def _run(ctx: Context, options: Options, compute: Compute) -> int:

@@ -8,17 +8,16 @@ become the codes that they had in the table of the training.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import partial
 from os import PathLike
 from typing import Any, Final
 
 import numpy as np
 
 from dnn.backend import Array
-from dnn.data.cells import KINDS, TRUTHS, Column, Wanted, plain_text, recoded
-from dnn.data.sources import DELIMITERS, TextSource, open_table
+from dnn.data.column_kinds import KINDS, TRUTHS_OF_LABELS, Column, Wanted, plain_text, recoded
+from dnn.data.table_readers import TextSource, open_table
 from dnn.errors import DataError
 from dnn.table import number_of
 
@@ -46,8 +45,8 @@ class Columns:
     labels : mapping of str to int
         The class of each label, where that is not the label itself.
     kinds : tuple of str
-        Of each feature: one of `dnn.data.cells.KINDS`, or ``"time"``, the time of day of the date
-        before it. Empty if all are numbers.
+        Of each feature: one of `dnn.data.column_kinds.KINDS`, or ``"time"``, the time of day of the
+        date before it. Empty if all are numbers.
     categories : mapping of str to tuple of str
         The categories of each feature that has such, in the order of their codes; the code of any
         other text is their number.
@@ -102,50 +101,19 @@ class Columns:
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Columns:
         """Return columns from plain values; KeyError, TypeError or ValueError if they are wrong."""
-        label_at, labels = given["label_at"], given["labels"]
-        texts = {name: given[name] for name in ("label", "delimiter")}
-        lists = {name: given[name] for name in ("features", "missing")}
-        # Models of tables of numbers alone may be older than the others.
-        texts |= {"separator": given.get("separator", ""), "decimal": given.get("decimal", ".")}
-        lists |= {name: given.get(name, []) for name in ("kinds", "incomplete", "targets")}
-        tables = {name: given.get(name, {}) for name in ("dates", "renamed")}
-        categories, targets_at = given.get("categories", {}), given.get("targets_at", [])
-        has_names = given.get("has_names", True)
-        are_texts = all(isinstance(each, str) for each in texts.values())
-        if not are_texts or len(given["delimiter"]) != 1:
-            raise TypeError("label and delimiter are texts, the latter of one character")
-        for name, each in lists.items():
-            _check_texts(name, each)
-        if type(label_at) is not int or not isinstance(labels, dict):
-            raise TypeError("label_at is a number, and labels a table")
-        if type(has_names) is not bool:
-            raise TypeError("has_names is true or false")
-        if not isinstance(targets_at, list) or not all(type(at) is int for at in targets_at):
-            raise TypeError("targets_at are numbers")
-        if not all(type(each) is int for each in labels.values()):
-            raise TypeError("labels are numbers of classes")
-        for name, table in tables.items():
-            if not isinstance(table, dict):
-                raise TypeError(f"{name} is a table")
-            _check_texts(name, [*table.values()])
-        if not isinstance(categories, dict):
-            raise TypeError("categories is a table of lists")
-        for each in categories.values():
-            _check_texts("categories", each)
-        kinds = lists["kinds"]
-        if kinds and (not {*kinds} <= {*KINDS, TIME} or len(kinds) != len(lists["features"])):
+        known = {
+            each.name: _plain_value(each.name, str(each.type), given[each.name])
+            for each in fields(cls)
+            # Models of tables of numbers alone may be older than the other fields.
+            if each.name in given or each.name in _OF_ALL
+        }
+        found = cls(**known)
+        if len(found.delimiter) != 1:
+            raise TypeError("delimiter is one character")
+        kinds = found.kinds
+        if kinds and (not {*kinds} <= {*KINDS, TIME} or len(kinds) != len(found.features)):
             raise ValueError("each feature has one of the known kinds")
-        known: dict[str, Any] = {name: tuple(each) for name, each in lists.items()}
-        return cls(
-            **known,
-            **texts,
-            **tables,
-            label_at=label_at,
-            labels=labels,
-            categories={name: tuple(each) for name, each in categories.items()},
-            has_names=has_names,
-            targets_at=tuple(targets_at),
-        )
+        return found
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -173,9 +141,22 @@ class Columns:
         return int(number) if number is not None and number >= 0 and number % 1 == 0 else None
 
 
-def _check_texts(name: str, given: Any) -> None:
-    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
-        raise TypeError(f"{name} is a list of texts")
+_OF_ALL: Final = ("features", "label", "label_at", "delimiter", "missing", "labels")
+
+
+def _plain_value(name: str, kind: str, given: Any) -> Any:
+    """Return a value of JSON as a field of an annotated kind has it; a TypeError if it is none."""
+    is_table, is_list = kind.startswith("Mapping[str, "), kind.startswith("tuple[")
+    wanted = "dict" if is_table else "list" if is_list else kind
+    if type(given).__name__ != wanted:
+        raise TypeError(f"{name}: a {wanted} is wanted, not a {type(given).__name__}")
+    if is_table:
+        of = kind[len("Mapping[str, ") : -1]
+        return {key: _plain_value(name, of, each) for key, each in given.items()}
+    if is_list:
+        of = kind[len("tuple[") : -len(", ...]")]
+        return tuple(_plain_value(name, of, each) for each in given)
+    return given
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,8 +218,6 @@ def read_rows(
     """
     known = columns or Columns()
     is_file = isinstance(source, (str, PathLike))
-    if is_file and delimiter is None and not str(source).lower().endswith((".tsv", ".tsv.gz")):
-        delimiter = known.delimiter
     in_files = {name: old for old, name in known.renamed.items()}
     # A first row of texts alone looks like names, and is none where no table has any.
     are_texts = bool(known.kinds) and not known.has_names and "number" not in known.kinds
@@ -249,45 +228,33 @@ def read_rows(
         # A table of another kind marked its missing cells in its own way.
         missing=known.missing or (("",) if known.incomplete else ()),
         decimal=known.decimal,
+        usual=known.delimiter,
         names=[in_files.get(name, name) for name in known.sources if known.has_names],
         keeps_rows=True,
     )
-    shown = tuple(known.renamed.get(name, name) for name in table.names)
-    try:
-        places, answers, notes = _places(table.where, shown, known, features, table.has_names)
-    except DataError as error:
-        if not isinstance(table, TextSource):
-            raise
-        raise DataError(f"{error}{_hint_of_delimiter(table)}") from None
-    is_text = isinstance(table, TextSource)
-    wanted = {at: _wanted(known, number, is_text) for number, at in enumerate(places)}
-    # Cells of a text are kept; those of an array become texts.
-    others = () if is_text else range(len(shown)) if is_file else answers
+    names = tuple(known.renamed.get(name, name) for name in table.names)
+    places, answers, notes = _places(table.where, names, known, features, table.has_names)
+    wanted = {at: _wanted(known, number) for number, at in enumerate(places)}
     found = dict(zip(wanted, table.read(wanted), strict=True))
     x, unknown = _coded([found[at] for at in places], known)
     notes += [_note_of_unknown(table.where, name, counts) for name, counts in unknown.items()]
-    cells: list[Sequence[str]] = []
-    if isinstance(table, TextSource):
-        _check_sizes(table, x, known, places)
-        cells = [row for _, row in table.kept]
-        given = [[row[at].strip() for row in cells] for at in answers]
-    else:
-        texts = table.read({at: Wanted("category") for at in others})
-        columns_of_texts = {at: each.texts.tolist() for at, each in zip(others, texts, strict=True)}
-        given = [columns_of_texts[at] for at in answers]
-        if is_file:
-            cells = [*zip(*columns_of_texts.values(), strict=True)]
+    if (np.abs(x) > _LARGEST).any():
+        row, at = (int(i) for i in np.argwhere(np.abs(x) > _LARGEST)[0])
+        name = known.features[at] if known.features else names[places[at]]
+        raise DataError(f"{table.place(row)}, column {name!r}: {x[row, at]:g} is too large")
+    given = table.texts(answers)
     rows = NewRows(
         x,
         names=table.names if is_file and table.has_names else (),
-        cells=cells,
+        cells=table.rows() if is_file else (),
         lines=table.lines.tolist() if isinstance(table, TextSource) else (),
         notes=notes,
     )
     if not given:
         return rows
     if known.targets_at:
-        return replace(rows, targets=np.array([[*map(_answer, c)] for c in given], np.float64).T)
+        targets = [[_answer(cell.replace(known.decimal, ".")) for cell in each] for each in given]
+        return replace(rows, targets=np.array(targets, np.float64).T)
     if known.separator:
         return replace(rows, targets=np.array([known.labels_in(cell) for cell in given[0]]))
     return replace(rows, labels=given[0])
@@ -295,7 +262,7 @@ def read_rows(
 
 def _answer(cell: str) -> float:
     """Return the number in a cell of a target, or of a label that is true or false; else NaN."""
-    number = TRUTHS.get(cell.lower(), number_of(cell))
+    number = TRUTHS_OF_LABELS.get(cell.lower(), number_of(cell))
     return np.nan if number is None else number
 
 
@@ -310,23 +277,16 @@ def _note_of_unknown(where: str, name: str, counts: Mapping[str, int]) -> str:
     )
 
 
-def _check_sizes(table: TextSource, x: Array, columns: Columns, places: Sequence[int]) -> None:
-    """Raise a `DataError` if a number is beyond float32."""
-    if (np.abs(x) > _LARGEST).any():
-        row, at = (int(i) for i in np.argwhere(np.abs(x) > _LARGEST)[0])
-        place = places[at - columns.kinds[:at].count(TIME)]
-        cell, name = table.kept[row][1][place].strip(), table.names[place]
-        raise DataError(f"{table.place(row)}, column {name!r}: {cell} is too large")
-
-
-def _wanted(columns: Columns, source: int, is_text: bool) -> Wanted:
+def _wanted(columns: Columns, source: int) -> Wanted:
     """Return as what the column of a source is to be read in new rows."""
-    problem = partial(_problem_of_number, columns.missing, is_text)
+    marks = " or ".join(map(repr, columns.missing)).replace("{", "{{").replace("}", "}}")
+    hint = " (the network was trained on a table without missing cells)"
+    if marks:
+        hint = f" (missing cells are written {marks})"
     if not columns.kinds:
-        return Wanted("number", problem=problem)
+        return Wanted("number", "", hint, hint)
     kinds = [kind for kind in columns.kinds if kind != TIME]
-    name = columns.sources[source]
-    return Wanted(kinds[source], columns.dates.get(name, ""), problem)
+    return Wanted(kinds[source], columns.dates.get(columns.sources[source], ""), hint, hint)
 
 
 def _coded(found: Sequence[Column], columns: Columns) -> tuple[Array, dict[str, Mapping[str, int]]]:
@@ -351,88 +311,51 @@ def _coded(found: Sequence[Column], columns: Columns) -> tuple[Array, dict[str, 
     return x, others
 
 
-def _problem_of_number(marks: Sequence[str], is_text: bool, name: str, cell: str) -> str:
-    """Return what is wrong with a cell of a column of numbers, or ""."""
-    number = number_of(cell)
-    if number is not None and np.isfinite(number):
-        return ""
-    if not is_text:
-        return f"{cell!r:.100} is no number"
-    problem = f"{cell!r} is no finite number" if cell else "the cell is empty"
-    if marks:
-        return f"{problem} (missing cells are written {' or '.join(map(repr, marks))})"
-    return f"{problem} (the network was trained on a table without missing cells)"
-
-
-def _hint_of_delimiter(table: TextSource) -> str:
-    """Return a text on another delimiter, if the first line of a file is one cell with such."""
-    if len(table.names) > 1:
-        return ""
-    first = table.first[1][0]
-    others = [other for other in DELIMITERS if other != table.delimiter and other in first]
-    return (
-        f"; its cells are separated by {others[0]!r}? say delimiter {others[0]!r}" if others else ""
-    )
-
-
 def _places(
-    where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool = True
+    where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool
 ) -> tuple[list[int], list[int], list[str]]:
     """Return the places of the sources among columns, those of what is predicted, and notes."""
-    wanted = columns.sources
-    if columns.kinds or wanted:
-        features = len(wanted)
-    is_named = are_names and columns.has_names
-    if not wanted or (not is_named and not _are_numbered(names, columns)):
-        return _by_place(where, names, columns, features, are_names)
+    wanted, (predicted, places) = columns.sources, columns.answers
+    count = len(wanted) or features
+    if not (wanted and are_names and columns.has_names):
+        if len(names) == count:
+            return [*range(count)], [], []
+        if places and max(places) < len(names) == count + len(places):
+            return [at for at in range(len(names)) if at not in places], [*places], []
+        # Those of a table without names, of which some were left out, are known by their numbers.
+        if not wanted or (are_names and columns.has_names) or not {*wanted} <= {*names}:
+            raise DataError(f"{where}: {_count_wanted(names, columns, count, are_names)}")
     missing = [name for name in wanted if name not in names]
     if missing:
         others = [name for name in names if name not in wanted]
         near = get_close_matches(missing[0], others, 1)
         hint = f"; is it {near[0]!r}?" if near else ""
-        count = "column" if len(missing) == 1 else f"{len(missing)} columns"
-        problem = f"{count} {_few(map(repr, missing))} missing{hint}"
+        several = "column" if len(missing) == 1 else f"{len(missing)} columns"
+        problem = f"{several} {_few(map(repr, missing))} missing{hint}"
         raise DataError(f"{where}: {problem} (there are: {_few(names)})")
     twice = [name for name in wanted if list(names).count(name) > 1]
     if twice:
         raise DataError(f"{where}: there are two columns {twice[0]!r}")
-    predicted, order = columns.answers[0], list(names)
+    order = list(names)
     answers = [order.index(name) for name in predicted] if {*predicted} <= {*names} else []
     left = [n for n in names if n not in wanted and n not in predicted]
     notes = [f"{where}: the network was not trained on {_few(left)}: not read"] if left else []
     return [order.index(name) for name in wanted], answers, notes
 
 
-def _are_numbered(names: Sequence[str], columns: Columns) -> bool:
-    """Whether columns without names are as many as those of the training, of which some were left.
-
-    Those of a table without names are known by their numbers then.
-    """
-    count = len(columns.sources)
-    is_whole = len(names) in (count, count + len(columns.answers[1]))
-    return not is_whole and {*columns.sources} <= {*names}
+def _count_wanted(names: Sequence[str], columns: Columns, count: int, are_names: bool) -> str:
+    """Return what is wrong with the number of columns, and what helps."""
+    wanted = f"{count} columns are wanted"
+    if places := columns.answers[1]:
+        what = "targets" if columns.targets_at else "label"
+        at = ", ".join(str(place + 1) for place in places)
+        wanted += f", or {count + len(places)} with the {what} in column {at}"
+    how = "" if are_names else ", without names"
+    first = f": begin the file with the names {_few(columns.features)}" if columns.features else ""
+    return f"there are {len(names)} columns{how}, and {wanted}{first}"
 
 
 def _few(names: Iterable[str]) -> str:
     """Return the first of several names, for a message."""
     several = [*names]
     return ", ".join(several[:_SHOWN]) + (" ..." if len(several) > _SHOWN else "")
-
-
-def _by_place(
-    where: str, names: Sequence[str], columns: Columns, features: int, are_names: bool
-) -> tuple[list[int], list[int], list[str]]:
-    count, answers = len(names), columns.answers[1]
-    if count == features:
-        return list(range(count)), [], []
-    if answers and count == features + len(answers) and max(answers) < count:
-        return [place for place in range(count) if place not in answers], [*answers], []
-    wanted = f"{features} columns are wanted"
-    if answers:
-        what = "targets" if columns.targets_at else "label"
-        at = ", ".join(str(place + 1) for place in answers)
-        wanted += f", or {features + len(answers)} with the {what} in column {at}"
-    how = "" if are_names else ", without names"
-    names_first = f": begin the file with the names {_few(columns.features)}"
-    remedy = names_first if columns.features else ""
-    raise DataError(f"{where}: there are {count} columns{how}, and {wanted}{remedy}")

@@ -5,6 +5,7 @@ New images are read as those of the training: a file, a folder of them, or such 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -16,7 +17,7 @@ import numpy as np
 from dnn.data.columns import NewRows, read_rows
 from dnn.data.dataset import Dataset
 from dnn.data.image_reading import PICTURES, ImageReading
-from dnn.data.sources import open_table
+from dnn.data.table_readers import open_table
 from dnn.data.tables import load_table
 from dnn.errors import ConfigurationError, DataError, explains_arguments
 
@@ -94,18 +95,15 @@ def load_image_folder(
     """
     reading = ImageReading.of(size, grey, values, alpha, background)
     given: dict[str, Any] = {
+        **{"label": label, "target": target, "label_separator": label_separator},
+        **{"missing": missing, "weight": weight, "beside": beside, "decimal": decimal},
+        "skip_unlabelled": skip_unlabelled,
+    }
+    usual = inspect.signature(load_table).parameters
+    given = {
         name: value
-        for name, value, default in (
-            ("label", label, -1),
-            ("target", target, None),
-            ("label_separator", label_separator, ""),
-            ("missing", missing, ()),
-            ("weight", weight, ""),
-            ("beside", beside, ()),
-            ("decimal", decimal, "."),
-            ("skip_unlabelled", skip_unlabelled, False),
-        )
-        if value != default and value not in ([], ())
+        for name, value in given.items()
+        if value != usual[name].default and value not in ([], ())
     }
     top = Path(folder)
     if table is not None:
@@ -115,12 +113,17 @@ def load_image_folder(
         raise ConfigurationError(
             f"{name} is of a table: add table, a file in {top}, or leave it out"
         )
-    files = _image_files(top)
-    x = reading.read([path for path, _ in files])
-    names = tuple(dict.fromkeys(path.parent.name for path, _ in files))
+    by_class = _by_class(top)
+    names = tuple(by_class)
+    if not names:
+        raise DataError(f"{top}: there is no folder of a class in it")
+    if empty := [name for name, files in by_class.items() if not files]:
+        raise DataError(f"{top / empty[0]}: no images of this class")
+    files = [file for each in by_class.values() for file in each]
+    x = reading.read(files)
     return Dataset(
         x.reshape(len(files), -1),
-        np.array([number for _, number in files]),
+        np.repeat(np.arange(len(names)), [len(each) for each in by_class.values()]),
         len(names),
         top.name,
         standardise_by="one scale",
@@ -181,14 +184,11 @@ def read_images(
     place = Path(path)
     labels = targets = None
     if place.is_dir():
-        files = _pictures_in(place)
+        files = _pictures_in(place, place)
         if not files:
-            folders = sorted(each for each in place.iterdir() if each.is_dir())
-            files = [file for each in folders for file in _pictures_in(each)]
+            files = [file for each in _by_class(place).values() for file in each]
             named = [file.parent.name for file in files]
             labels = named if {*named} <= {*map(str, classes)} else None
-        for file in files:
-            _check_link(file, place.resolve())
         if not files:
             raise DataError(f"{place}: no images in this folder")
         shown = [file.relative_to(place).as_posix() for file in files]
@@ -216,6 +216,8 @@ def read_images(
 def _inside(folder: Path, name: str, where: str) -> Path:
     """Return a file in a folder by its name in a table, or raise `DataError`."""
     file = folder / name
+    if "\\" in name and not file.exists():  # as Windows writes it
+        file = folder / name.replace("\\", "/")
     if not file.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"{where}: {name!r} lies outside of {folder}")
     if not file.exists():
@@ -225,37 +227,28 @@ def _inside(folder: Path, name: str, where: str) -> Path:
     return file
 
 
-def _image_files(folder: Path) -> list[tuple[Path, int]]:
-    """Return the path of every image in a folder of classes, with the number of its class."""
+def _by_class(folder: Path) -> dict[str, list[Path]]:
+    """Return the images in each folder of a folder, by its name."""
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder")
-    try:
-        classes = sorted(each for each in folder.iterdir() if each.is_dir())
-        if not classes:
-            raise DataError(f"{folder}: there is no folder of a class in it")
-        top = folder.resolve()
-        return [(file, n) for n, each in enumerate(classes) for file in _files_of(each, top)]
-    except OSError as error:
-        raise DataError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
+    return {each.name: _pictures_in(each, folder) for each in _listed(folder) if each.is_dir()}
 
 
-def _files_of(folder: Path, top: Path) -> list[Path]:
-    """Return the images of a class, or raise `DataError` if one lies outside of `top`."""
-    files = _pictures_in(folder)
-    if not files:
-        raise DataError(f"{folder}: no images of this class")
+def _pictures_in(folder: Path, top: Path) -> list[Path]:
+    """Return the images in a folder, or raise `DataError` if one lies outside of `top`."""
+    files = [file for file in _listed(folder) if file.suffix.lower() in PICTURES]
     for file in files:
-        _check_link(file, top)
+        if not file.resolve().is_relative_to(top.resolve()):
+            raise DataError(f"{file}: a link to {file.resolve()}, outside of {top.resolve()}")
+        # Opening anything but a file, such as a pipe, may wait for ever.
+        if file.exists() and not file.is_file():
+            raise DataError(f"{file}: is no file")
     return files
 
 
-def _pictures_in(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
-
-
-def _check_link(file: Path, top: Path) -> None:
-    if not file.resolve().is_relative_to(top):
-        raise DataError(f"{file}: a link to {file.resolve()}, outside of {top}")
-    # Opening anything but a file, such as a pipe, may wait for ever.
-    if file.exists() and not file.is_file():
-        raise DataError(f"{file}: is no file")
+def _listed(folder: Path) -> list[Path]:
+    """Return what is in a folder, but for what is hidden: macOS and Jupyter leave such files."""
+    try:
+        return sorted(each for each in folder.iterdir() if not each.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from error

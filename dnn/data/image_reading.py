@@ -116,40 +116,30 @@ class ImageReading:
         of another one, or cannot be read as an image.
         """
         library = _pillow()
-        is_known = shape is not None
+        which, hint = "those of the training are", ""
         with warnings.catch_warnings():  # `_check` says it with the name of the file
             warnings.filterwarnings("ignore", "Image size", library.DecompressionBombWarning)
-            return self._read(library, files, shape, is_known=is_known)
+            if shape is None:
+                rows, columns = self.size or self.decoded(library, files[0]).shape[1:]
+                shape = (self.channels, rows, columns)
+                which, hint = "the others are", " (size = (rows, columns) scales them)"
+            x = _room_for((len(files), *shape), np.uint8 if self.values == "bytes" else np.float32)
 
-    def _read(
-        self,
-        library: Any,
-        files: Sequence[Path],
-        shape: tuple[int, ...] | None,
-        *,
-        is_known: bool,
-    ) -> Array:
-        if shape is None:
-            rows, columns = self.size or self.decoded(library, files[0]).shape[1:]
-            shape = (self.channels, rows, columns)
-        x = _room_for((len(files), *shape), np.uint8 if self.values == "bytes" else np.float32)
+            def read(place: int) -> None:
+                image = self.decoded(library, files[place])
+                if image.shape != x.shape[1:]:
+                    sizes = [f"{each[-2]} x {each[-1]}" for each in (image.shape, x.shape)]
+                    text = f"the image is {sizes[0]}, and {which} {sizes[1]}{hint}"
+                    raise DataError(f"{files[place]}: {text}")
+                x[place] = image
 
-        def read(place: int) -> None:
-            image = self.decoded(library, files[place])
-            if image.shape != shape:
-                others = "those of the training are" if is_known else "the others are"
-                text = f"{image.shape[1]} x {image.shape[2]}, and {others} {shape[1]} x {shape[2]}"
-                hint = "" if is_known else " (size = (rows, columns) scales them)"
-                raise DataError(f"{files[place]}: the image is {text}{hint}")
-            x[place] = image
-
-        with ThreadPoolExecutor() as pool:
-            try:
-                for _ in pool.map(read, range(len(files))):
-                    pass
-            except BaseException:  # an interrupt too: images that wait are not read
-                pool.shutdown(cancel_futures=True)
-                raise
+            with ThreadPoolExecutor() as pool:
+                try:
+                    for _ in pool.map(read, range(len(files))):
+                        pass
+                except BaseException:  # an interrupt too: images that wait are not read
+                    pool.shutdown(cancel_futures=True)
+                    raise
         return x
 
     def decoded(self, library: Any, path: Path) -> Array:

@@ -12,14 +12,12 @@ could run code, and no archive is unpacked to files: members are read from the a
 from __future__ import annotations
 
 import lzma
-import math
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -27,6 +25,7 @@ from dnn.arrays import narrowed
 from dnn.backend import Array
 from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
+from dnn.data.npz import NpzArrays, opened_npz
 from dnn.data.sequences import pad_sequences
 from dnn.errors import (
     DataError,
@@ -239,18 +238,10 @@ def load_npz(
     LabelError, ShapeError
         If labels or shapes do not fit.
     """
-    try:
-        with open(path, "rb") as raw:
-            file = np.load(raw, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{path}: no .npz file, but a single array")
-            samples = _array_of(file, path, x, "biuf", "numbers")
-            labels = _array_of(file, path, y, "iu", "integers")
-            ends = lengths and _array_of(file, path, lengths, "iu", "integers")
-    except _DAMAGED as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: cannot be read: {error}") from error
+    with opened_npz(path) as arrays:
+        samples = _array_of(arrays, path, x, "biuf", "numbers")
+        labels = _array_of(arrays, path, y, "iu", "integers")
+        ends = lengths and _array_of(arrays, path, lengths, "iu", "integers")
     if labels.size != len(labels):
         raise LabelError(f"{path}: {y} must be integers (n,), not {labels.dtype} {labels.shape}")
     if not labels.size or len(labels) != len(samples):
@@ -287,51 +278,20 @@ def _index(at: Iterable[int]) -> str:
     return ", ".join(str(int(i)) for i in at)
 
 
-_DAMAGED: Final = (
-    *(OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
-    RuntimeError,  # an encrypted member, or a compression that is not known
-)
-_MOST_PACKED: Final = 1100
-"""Largest ratio of a member's size to its compressed size that is accepted."""
-
-
-def _array_of(file: Any, path: str | PathLike[str], name: str, kinds: str, expected: str) -> Array:
-    """Read one array by its name, or its name with ``_train``, after checking its header."""
-    for known in (name, f"{name}_train"):
-        if f"{known}.npy" in file.zip.namelist():
-            return _checked_array(file.zip, f"{known}.npy", f"{path}: {known}", kinds, expected)
-    there = [each[:-4] for each in file.zip.namelist() if each.endswith(".npy")]
-    raise DataError(f"{path}: there is no array {name!r} (there are: {', '.join(there)})")
-
-
-def _checked_array(
-    archive: zipfile.ZipFile, member: str, where: str, kinds: str, expected: str
+def _array_of(
+    arrays: NpzArrays, path: str | PathLike[str], name: str, kinds: str, expected: str
 ) -> Array:
-    info = archive.getinfo(member)
-    form = np.lib.format
-    with archive.open(info) as stream:
-        # Version 3.0 differs in names of fields alone, and there are none here.
-        version = form.read_magic(stream)
-        read_header = (
-            form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
-        )
-        shape, _, dtype = read_header(stream)
-        there = info.file_size - stream.tell()
-    if dtype.hasobject:
-        message = "holds Python objects, which are never loaded (allow_pickle is False)"
-        raise DataError(f"{where}: {message}")
-    if dtype.kind not in kinds:
+    """Read one array by its name, or its name with ``_train``."""
+    known = name if name in arrays.names else f"{name}_train"
+    if known not in arrays.names:
+        there = ", ".join(arrays.names)
+        raise DataError(f"{path}: there is no array {name!r} (there are: {there})")
+    array = arrays.read(known)
+    if array.dtype.kind not in kinds:
         kind = LabelError if kinds == "iu" else DataError
-        raise kind(f"{where} must be {expected}, not {dtype}")
-    if not shape:
-        raise DataError(f"{where} is a single number, not one for each sample")
-    stated = math.prod(shape) * dtype.itemsize
-    if min(shape) < 0 or stated != there or stated > _MOST_PACKED * info.compress_size + 1000:
-        message = f"truncated or damaged: {shape} of {dtype} are {stated} bytes, not {there}"
-        raise DataError(f"{where}: {message}")
-    with archive.open(info) as stream:
-        array: Array = form.read_array(stream, allow_pickle=False)
+        raise kind(f"{path}: {known} must be {expected}, not {array.dtype}")
+    if not array.ndim:
+        raise DataError(f"{path}: {known} is a single number, not one for each sample")
     return array
 
 

@@ -90,17 +90,25 @@ class Step:
         """Return the step with such numbers; KeyError, TypeError or ValueError if they are none."""
         return cls()
 
-    def check(self, features: int) -> None:
-        """Raise a ValueError unless the numbers of the step are for so many features."""
-
     @property
     def inputs(self) -> int | None:
         """How many numbers a sample has that the step takes; None if it takes any number."""
         return None
 
     def outputs(self, features: int) -> int:
-        """Return how many numbers a sample of so many features has behind the step."""
-        return features
+        """Return how many numbers a sample of so many features has behind the step.
+
+        A ValueError if the step is for another number of features.
+        """
+        if self.inputs is None:
+            return features
+        if self.inputs != features:
+            raise ValueError(f"{self.name} is for {self.inputs} features, and not for {features}")
+        return self._outputs()
+
+    def _outputs(self) -> int:
+        assert self.inputs is not None
+        return len(self.kinds(("number",) * self.inputs))
 
     def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
         """Return the kinds of attributes behind the step, from those before it."""
@@ -183,10 +191,6 @@ class Impute(Step):
         """Number of attributes."""
         return self.fill.size
 
-    def outputs(self, features: int) -> int:
-        """Return the number of attributes, indicators among them."""
-        return features + self.indicators.size
-
     def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
         """Return the kinds of the attributes, those of indicators last."""
         return (*kinds, *(FLAG for _ in self.indicators))
@@ -210,10 +214,6 @@ class Impute(Step):
         if len(by) not in (0, fill.size) or not isinstance(indicators, list):
             raise ValueError("each attribute is filled in one way")
         return cls(fill, by, [_whole(each, 0, fill.size - 1) for each in indicators])
-
-    def check(self, features: int) -> None:
-        """Raise a ValueError unless there is a number for each feature."""
-        _check_length(self.fill, (features,))
 
     def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
         """Add a choice between cells and what fills them, and the indicators behind it."""
@@ -300,11 +300,6 @@ class Categories(Step):
             raise ValueError("a step of categories has some columns, each once")
         return cls(features, counts, codes)
 
-    def check(self, features: int) -> None:
-        """Raise a ValueError unless the step takes so many features."""
-        if features != self.features:
-            raise ValueError(f"a step for {self.features} features, and not for {features}")
-
     def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
         """Add a comparison of each column with its codes."""
         x = nodes.cast(x, np.float32, f"{name}.single")
@@ -333,10 +328,6 @@ class OneHot(Categories):
     def _encoded(self, column: Array, known: Array) -> Array:
         flags: Array = (column[:, None] == known).astype(np.float32)
         return flags
-
-    def outputs(self, features: int) -> int:
-        """Return how many attributes there are behind the step."""
-        return self.others.size + sum(each.size for each in self.known.values())
 
     def kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
         """Return the kinds of the others, and behind them those of 0 and 1."""
@@ -403,9 +394,10 @@ class Standardise(Step):
             raise ValueError("each mean has a deviation above 0")
         return cls(mean, deviation)
 
-    def check(self, features: int) -> None:
-        """Raise a ValueError unless there is one mean, or one of each feature."""
-        _check_length(self.mean, (1, features))
+    @property
+    def inputs(self) -> int | None:
+        """Number of attributes, if each is scaled by itself."""
+        return self.mean.size if self.mean.size > 1 else None
 
     def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
         """Add a difference and a quotient in float64, so that both round as here."""
@@ -470,14 +462,8 @@ class Pixels(Step):
         """Number of pixels of a raw image."""
         return math.prod(self.shape)
 
-    def outputs(self, features: int) -> int:
-        """Return the number of pixels of an image behind the step."""
+    def _outputs(self) -> int:
         return self.shape[0] * self.rows.size * self.columns.size
-
-    def check(self, features: int) -> None:
-        """Raise a ValueError unless raw images have so many pixels."""
-        if math.prod(self.shape) != features:
-            raise ValueError(f"images {self.shape} have not {features} pixels")
 
     def write_onnx(self, nodes: OnnxNodes, x: str, name: str) -> str:
         """Add the choice of rows and columns, and zeros where there are none."""
@@ -552,8 +538,3 @@ def _whole(given: Any, lowest: int, highest: int = 2**31) -> int:
     if type(given) is not int or not lowest <= given <= highest:
         raise ValueError(f"{given!r:.40} is no whole number in {lowest} .. {highest}")
     return given
-
-
-def _check_length(array: Array, lengths: Sequence[int]) -> None:
-    if array.size not in lengths:
-        raise ValueError(f"{array.size} numbers for {lengths[-1]} features")

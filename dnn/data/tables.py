@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -18,17 +18,25 @@ import numpy as np
 
 from dnn.arrays import narrowed
 from dnn.backend import Array
-from dnn.data.cells import TRUTHS, Column, Wanted, problem_of_number, shown
+from dnn.data.column_kinds import TRUTHS_OF_LABELS, Column, Wanted, shown
 from dnn.data.columns import TIME, Columns
 from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
-from dnn.data.sources import Source, open_table
+from dnn.data.table_readers import Source, open_table
+from dnn.data.targets import checked_values, checked_weights
 from dnn.errors import ConfigurationError, DataError, LabelError, explains_arguments
-from dnn.table import missing_marks, number_of
+from dnn.table import missing_marks
 
 __all__ = ["load_csv", "load_table"]
 
 _log = logging.getLogger("dnn")
+_IF_CLASSES = (
+    ", as targets are; say label = {name} if these are classes, and give dates as numbers of days"
+)
+_SHOWN = 20
+"""Most names of columns that a message lists."""
+_WHOLE = 2**24
+"""The largest number up to which float32 has all whole numbers."""
 _MISSING = "is missing: leave the row out, or all such rows by skip_unlabelled"
 
 
@@ -124,32 +132,40 @@ def load_table(
     if decimal not in (".", ","):
         raise ConfigurationError(f"decimal must be a point or a comma, not {decimal!r}")
     table = open_table(source, delimiter=delimiter, header=header, missing=marks, decimal=decimal)
-    names = _Names(table, rename or {})
-    targets = [] if target is None else names.places(target)
-    labels = [] if targets else names.places(label)
+    names = _renamed(table, rename or {})
+
+    def places(columns: str | int | Sequence[str | int]) -> list[int]:
+        several = [columns] if isinstance(columns, (str, int)) else columns
+        return [_place(table, names, column) for column in several]
+
+    targets = [] if target is None else places(target)
+    labels = [] if targets else places(label)
     option, predicted = ("target", targets) if target is not None else ("label", labels)
     if not predicted:
         raise ConfigurationError(f"{option} = []: name a column at least")
     if twice := [names[at] for at in predicted if predicted.count(at) > 1]:
         raise ConfigurationError(f"{option}: {twice[0]!r} is there twice")
-    kept, weights, gone = names.places(beside), names.places(weight or ()), names.places(drop)
-    chosen = names.places(features)
-    for what, places in (("among the features", chosen), ("the weight of a sample", weights)):
-        if both := [names[at] for at in places if at in (*targets, *labels)]:
+    kept, weights, gone = places(beside), places(weight or ()), places(drop)
+    chosen = places(features)
+    for what, used in (("among the features", chosen), ("the weight of a sample", weights)):
+        if both := [names[at] for at in used if at in (*targets, *labels)]:
             raise ConfigurationError(f"{both[0]!r} is to be predicted, and {what}")
     if not features:
         others = {*targets, *labels, *kept, *weights, *gone}
         chosen = [at for at in range(len(names)) if at not in others]
     if not chosen:
         what = f"the {'targets' if targets else 'labels'}, {names[(targets or labels)[0]]!r}"
-        raise DataError(f"{table.where}: there is no column beside {what}")
+        remedy = ""
+        if len(names) == 1:
+            remedy = ": say which delimiter there is, or remove a title above the names of columns"
+        raise DataError(f"{table.where}: there is no column beside {what}{remedy}")
     formats = dict(dates) if isinstance(dates, Mapping) else dict.fromkeys(dates, "")
     wanted = {at: Wanted() for at in (*chosen, *kept)}
     wanted |= {at: Wanted("label") for at in labels}
-    wanted |= {at: Wanted("number", problem=_problem_of_weight) for at in weights}
-    wanted |= {at: Wanted("number", problem=_problem_of_target) for at in targets}
-    special = {at: Wanted("category") for at in names.places(categories)}
-    special |= {names.place(each): Wanted("date", form) for each, form in formats.items()}
+    wanted |= {at: Wanted("number", if_text=", as weights are") for at in weights}
+    wanted |= {at: Wanted("number", if_text=_IF_CLASSES) for at in targets}
+    special = {at: Wanted("category") for at in places(categories)}
+    special |= {_place(table, names, each): Wanted("date", form) for each, form in formats.items()}
     for at, each in special.items():
         if at in (*targets, *weights):
             use = "a target" if at in targets else "the weight of a sample"
@@ -163,39 +179,38 @@ def load_table(
     if skip_unlabelled and not label_separator:
         found = _labelled(table, found, targets or labels)
     x, of_features = _features(table, [found[at] for at in chosen], formats)
+    is_several = bool(label_separator) or not isinstance(label, (str, int))
     if targets:
         answers = _regression(table, [found[at] for at in targets])
-    elif label_separator or not isinstance(label, (str, int)):
+    elif is_several:
         answers = _several_labels(table, [found[at] for at in labels], label_separator)
     else:
         answers = _classes(table, found[labels[0]])
-    several = () if label_separator or answers.task == "classification" else (*targets, *labels)
+    of_columns = () if label_separator or not (targets or is_several) else (*targets, *labels)
+    named = answers.get("class_names") or (answers["targets"] if label_separator else ())
     of_table = replace(
         of_features,
-        label=names[labels[0]] if table.has_names and labels and not several else "",
-        label_at=-1 if several else labels[0],
-        labels=answers.numbers,
+        label=names[labels[0]] if table.has_names and labels and not of_columns else "",
+        label_at=-1 if of_columns else labels[0],
+        labels={name: number for number, name in enumerate(named)},
         delimiter=table.delimiter,
         missing=marks,
         decimal=decimal,
-        renamed=names.renamed,
-        targets=tuple(names[at] for at in several) if table.has_names else (),
-        targets_at=several,
+        renamed=dict(rename or {}),
+        targets=tuple(names[at] for at in of_columns) if table.has_names else (),
+        targets_at=of_columns,
         separator=label_separator,
     )
-    is_classes = answers.task == "classification"
-    return Dataset(
-        x,
-        answers.y,
-        answers.classes,
-        _name_of(source),
-        columns=of_table,
-        task=answers.task,
-        class_names=tuple(answers.numbers) if is_classes else (),
-        targets=answers.names,
-        weights=_weights(table, found[weights[0]]) if weights else None,
-        beside={names[at]: _beside(found[at]) for at in kept},
-    )
+    if weights:
+        column = found[weights[0]]
+        answers["weights"] = checked_weights(
+            table.where,
+            column.values,
+            len(x),
+            lambda row: f"{table.place(row)}, column {column.name!r}",
+        )
+    kept_columns = {names[at]: _beside(found[at]) for at in kept}
+    return Dataset(x, name=_name_of(source), columns=of_table, beside=kept_columns, **answers)
 
 
 @explains_arguments
@@ -224,49 +239,32 @@ def load_csv(
     return load_table(path, label, **options)
 
 
-class _Names:
-    """The names of a table's columns, once some were renamed."""
+def _renamed(table: Source, renamed: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of a table's columns, of which some get others."""
+    for old in renamed:
+        _place(table, table.names, old)
+    names = tuple(renamed.get(name, name) for name in table.names)
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"{table.where}: rename gives two columns the name {twice!r}")
+    return names
 
-    def __init__(self, table: Source, renamed: Mapping[str, str]) -> None:
-        self._where = table.where
-        self._names = table.names
-        self._has_names = table.has_names
-        for old in renamed:
-            self.place(old)
-        self.renamed = dict(renamed)
-        self._names = tuple(renamed.get(name, name) for name in table.names)
-        if len({*self._names}) < len(self._names):
-            twice = next(name for name in self._names if self._names.count(name) > 1)
-            raise ConfigurationError(f"{self._where}: rename gives two columns the name {twice!r}")
 
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __getitem__(self, at: int) -> str:
-        return self._names[at]
-
-    def place(self, column: str | int) -> int:
-        """Return the place of a column, given by its name or its number from 0."""
-        count = len(self._names)
-        if isinstance(column, str):
-            if column not in self._names:
-                near = get_close_matches(column, self._names, 1)
-                hint = f"; is it {near[0]!r}?" if near else ""
-                if not hint and not self._has_names:
-                    hint = "; if the first row holds names, say header = true"
-                known = ", ".join(self._names)
-                raise DataError(
-                    f"{self._where}: there is no column {column!r}{hint} (there are: {known})"
-                )
-            return self._names.index(column)
+def _place(table: Source, names: Sequence[str], column: str | int) -> int:
+    """Return the place of a column, given by its name or its number from 0."""
+    count = len(names)
+    if not isinstance(column, str):
         if not -count <= column < count:
-            raise DataError(f"{self._where}: there is no column {column}: it has {count}")
+            raise DataError(f"{table.where}: there is no column {column}: it has {count}")
         return int(column) % count
-
-    def places(self, columns: str | int | Sequence[str | int]) -> list[int]:
-        """Return the places of one column or of several."""
-        several = [columns] if isinstance(columns, (str, int)) else columns
-        return [self.place(column) for column in several]
+    if column not in names:
+        near = get_close_matches(column, names, 1)
+        hint = f"; is it {near[0]!r}?" if near else ""
+        if not hint and not table.has_names:
+            hint = "; if the first row holds names, say header = true"
+        known = ", ".join(names[:_SHOWN]) + (" ..." if count > _SHOWN else "")
+        raise DataError(f"{table.where}: there is no column {column!r}{hint} (there are: {known})")
+    return names.index(column)
 
 
 def _labelled(
@@ -317,6 +315,14 @@ def _features(
         x[:, at] = narrowed(
             values, np.float32, lambda row, name=name: f"{table.place(row)}, column {name!r}"
         )
+        if np.nanmax(np.abs(values), initial=0) > _WHOLE:
+            before, after = (len(np.unique(each)) for each in (values, x[:, at]))
+            if after < before:
+                _log.warning(
+                    "%s: column %r: its %d different numbers are %d in float32, as networks take "
+                    "them: subtract a constant, or drop it, or say it is among categories or dates",
+                    *(table.where, name, before, after),
+                )
     kinds = tuple(kind for _, kind, _ in parts)
     is_plain = {*kinds} == {"number"}
     names = tuple(name for name, _, _ in parts)
@@ -336,103 +342,69 @@ def _features(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Answers:
-    """What is to be predicted, as of a `Dataset`; `names` are those of targets or labels.
-
-    `numbers` are the class of each name, or the place of each label of which cells have several.
-    """
-
-    y: Array
-    task: str
-    classes: int = 0
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-
-
-def _classes(table: Source, column: Column) -> _Answers:
+def _classes(table: Source, column: Column) -> dict[str, Any]:
+    """Return a column of classes as fields of a `Dataset`."""
     labels = column.values
-    if column.kind == "category":
-        if np.isnan(labels).any():
-            row = int(np.argmax(np.isnan(labels)))
-            message = f"label in row {row} of column {column.name!r} {_MISSING}"
-            raise LabelError(f"{table.place(row)}: {message}", row)
-        numbers = {name: number for number, name in enumerate(column.categories)}
-        return _Answers(labels.astype(np.intp), "classification", len(numbers), numbers)
-    wrong = np.flatnonzero(~((labels >= 0) & (labels == np.floor(labels))))
+    as_names = f'categories = ["{column.name}"] takes numbers as names of classes'
+    as_target = f"for a regression say target = {column.name!r}"
+    wrong = np.flatnonzero(~((labels >= 0) & (labels % 1 == 0)))
     if wrong.size:
         row = int(wrong[0])
-        message = f"label {labels[row]:g} in row {row} of column {column.name!r}"
-        quoted = f'"{column.name}"'
-        is_whole = np.isnan(labels[row]) or labels[row] % 1 == 0
-        remedy = f"for a regression say target = {column.name!r}"
-        if is_whole and not np.isnan(labels[row]):
-            remedy = f"categories = [{quoted}] takes numbers as names of classes"
-        elif np.isnan(labels[row]):
-            remedy = f"it {_MISSING}"
-        raise LabelError(f"{table.place(row)}: {message} is no integer from 0; {remedy}", row)
-    largest = int(labels.argmax())
-    place = f"{table.place(largest)}, column {column.name!r}: "
-    remedy = (
-        f'; categories = ["{column.name}"] takes numbers as names of classes, '
-        f"and for a regression say target = {column.name!r}"
-    )
-    classes = classes_of(labels, place, remedy)
-    return _Answers(labels.astype(np.intp), "classification", classes)
+        what = f"is no integer from 0; {as_names if labels[row] % 1 == 0 else as_target}"
+        label = f"label {labels[row]:g}"
+        if np.isnan(labels[row]):
+            label, what = "label", _MISSING
+        message = f"{label} in row {row} of column {column.name!r} {what}"
+        raise LabelError(f"{table.place(row)}: {message}", row)
+    classes, class_names = len(column.categories), column.categories
+    if column.kind != "category":
+        place = f"{table.place(int(labels.argmax()))}, column {column.name!r}: "
+        classes = classes_of(labels, place, f"; {as_names}, and {as_target}")
+    return {"y": labels.astype(np.intp), "classes": classes, "class_names": class_names}
 
 
-def _regression(table: Source, columns: Sequence[Column]) -> _Answers:
+def _regression(table: Source, columns: Sequence[Column]) -> dict[str, Any]:
+    """Return columns of numbers as fields of a `Dataset`."""
     y = np.stack([column.values for column in columns], axis=1)
-    if not np.isfinite(y).all():
-        row, at = (int(i) for i in np.argwhere(~np.isfinite(y))[0])
-        what = _MISSING if np.isnan(y[row, at]) else f"is {y[row, at]}: leave the row out"
-        place = f"{table.place(row)}, column {columns[at].name!r}"
-        raise DataError(f"{place}: the target {what}")
-    y = narrowed(y, np.float32, lambda row, at: f"{table.place(row)}, column {columns[at].name!r}")
-    return _Answers(y, "regression", names=tuple(column.name for column in columns))
+    names = tuple(column.name for column in columns)
+    y = checked_values(table.where, y, names, table.place)
+    return {"y": y, "classes": 0, "task": "regression", "targets": names}
 
 
-def _several_labels(table: Source, columns: Sequence[Column], separator: str) -> _Answers:
+def _several_labels(table: Source, columns: Sequence[Column], separator: str) -> dict[str, Any]:
+    """Return columns of several labels a sample as fields of a `Dataset`."""
+    if separator and len(columns) > 1:
+        raise ConfigurationError("label_separator goes with one column of labels")
     if not separator:
         y = np.stack([_truths(table, column) for column in columns], axis=1)
-        return _Answers(y, "multilabel", names=tuple(column.name for column in columns))
-    if len(columns) > 1:
-        raise ConfigurationError("label_separator goes with one column of labels")
+        names = tuple(column.name for column in columns)
+        return {"y": y, "classes": 0, "task": "multilabel", "targets": names}
     (column,) = columns
     if column.kind == "number":
         what = f"column {column.name!r} holds numbers, and no names of labels"
         raise LabelError(f"{table.where}: {what}")
-    parts = [
-        [part for part in map(str.strip, text.split(separator)) if part]
-        for text in column.categories
-    ]
-    names = sorted({name for each in parts for name in each})
-    places = {name: place for place, name in enumerate(names)}
+    parts = [{*map(str.strip, text.split(separator))} - {""} for text in column.categories]
+    names = tuple(sorted(set().union(*parts)))
     # One row more, of no label, for cells that are missing.
-    by_code = np.zeros((len(parts) + 1, len(names)), np.uint8)
-    for code, each in enumerate(parts):
-        by_code[code, [places[name] for name in each]] = 1
-    codes = np.where(np.isnan(column.values), len(parts), column.values)
-    return _Answers(by_code[codes.astype(np.intp)], "multilabel", 0, places, tuple(names))
+    by_code = np.array([[name in each for name in names] for each in (*parts, set())], np.uint8)
+    y = by_code[column.codes]
+    return {"y": y, "classes": 0, "task": "multilabel", "targets": names}
 
 
 def _truths(table: Source, column: Column) -> Array:
-    """Return a column of labels as 0 and 1."""
+    """Return a column of one label as 0 and 1."""
     values = column.values
-    if column.kind == "category" and {each.lower() for each in column.categories} <= {*TRUTHS}:
-        of_code = np.array([TRUTHS[each.lower()] for each in column.categories])
-        values = of_code[np.where(np.isnan(values), 0, values).astype(np.intp)]
-    elif column.kind == "category":
-        truths = [at for at, cell in enumerate(column.categories) if cell.lower() in TRUTHS]
-        row = int(np.argmax(~np.isnan(values) & ~np.isin(values, truths)))
-        cell = shown(column.categories[int(values[row])])
-        wanted = "and is to be 0 or 1, or true or false"
-        raise LabelError(f"{table.place(row)}: label {column.name!r} is {cell}, {wanted}", row)
-    if (wrong := ~np.isin(values, (0, 1)) | np.isnan(column.values)).any():
-        row = int(np.argmax(wrong))
-        raise LabelError(
-            f"{table.place(row)}: label {column.name!r} is {values[row]:g}, not 0 or 1", row
-        )
+    if column.kind == "category":
+        found = [TRUTHS_OF_LABELS.get(each.lower(), np.nan) for each in column.categories]
+        values = np.array([*found, np.nan])[column.codes]
+    wrong = np.flatnonzero(~np.isin(values, (0, 1)))
+    if wrong.size:
+        row = int(wrong[0])
+        said = shown(column.texts[row]) if column.kind == "category" else f"{values[row]:g}"
+        what = f"is {said}, not 0 or 1, true or false, yes or no"
+        if np.isnan(column.values[row]):
+            what = _MISSING
+        raise LabelError(f"{table.place(row)}: label {column.name!r} {what}", row)
     return values.astype(np.uint8)
 
 
@@ -443,31 +415,3 @@ def _beside(column: Column) -> Array:
     if column.seconds is not None:
         return column.values + column.seconds / 86400
     return column.values
-
-
-def _weights(table: Source, column: Column) -> Array:
-    """Return the weights of samples; a `DataError` for one that is missing or negative."""
-    wrong = ~(column.values >= 0)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        number = column.values[row]
-        what = "is missing" if np.isnan(number) else f"is {number:g}, and not 0 or more"
-        remedy = "say 0, or leave the row out"
-        place = f"{table.place(row)}, column {column.name!r}"
-        raise DataError(f"{place}: the weight {what}: {remedy}")
-    return column.values
-
-
-def _problem_of_weight(name: str, cell: str) -> str:
-    """Return why a cell of the column of weights is no number."""
-    if not cell or number_of(cell) is not None:
-        return problem_of_number(name, cell)
-    return f"{shown(cell)} is no number, as weights are"
-
-
-def _problem_of_target(name: str, cell: str) -> str:
-    """Return why a cell of a target is no number."""
-    problem = problem_of_number(name, cell)
-    if not cell or number_of(cell) is not None:
-        return problem
-    return f'{shown(cell)} is no number, as targets are; say label = "{name}" if these are classes'

@@ -7,9 +7,9 @@ predictions have the unit of the file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -97,8 +97,13 @@ class TargetScale:
         return f"each of {self.mean.size} targets to mean 0 and deviation 1"
 
 
-def checked_values(name: str, y: Array, targets: tuple[str, ...]) -> Array:
-    """Return numbers as targets, shape (n, targets), in float32; `name` is that of the data.
+Place: TypeAlias = "Callable[[int], str] | None"
+
+
+def checked_values(name: str, y: Array, targets: tuple[str, ...], place: Place = None) -> Array:
+    """Return numbers as targets, shape (n, targets), in float32.
+
+    `name` is that of the data, and `place` says where a row stands, for messages.
 
     Raises
     ------
@@ -110,12 +115,13 @@ def checked_values(name: str, y: Array, targets: tuple[str, ...]) -> Array:
     values = y.reshape(len(y), -1) if y.ndim == 1 else y
     _check_columns(name, values, targets)
     shown = targets or tuple(str(number) for number in range(values.shape[1]))
-    place = "{}: row {}, target {}".format
-    values = narrowed(values, np.float32, lambda row, at: place(name, row, shown[at]))
+    at_row = place or (lambda row: f"{name}: row {row}")
+    values = narrowed(values, np.float32, lambda row, at: f"{at_row(row)}, target {shown[at]!r}")
     if not np.isfinite(values).all():
         row, at = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
         what = "is missing" if np.isnan(values[row, at]) else f"is {values[row, at]}"
-        raise DataError(f"{place(name, row, shown[at])} {what}: leave the row out")
+        message = f"{at_row(row)}, target {shown[at]!r} {what}: leave the row out"
+        raise DataError(f"{message}, or all such rows by skip_unlabelled" if place else message)
     return values
 
 
@@ -142,8 +148,8 @@ def _check_columns(name: str, y: Array, names: tuple[str, ...]) -> None:
         raise ShapeError(name, f"y has shape {y.shape}, and not {wanted}", y.shape)
 
 
-def checked_weights(name: str, weights: Any, samples: int) -> Array:
-    """Return weights of samples, 0 or more and not all 0, in float32.
+def checked_weights(name: str, weights: Any, samples: int, place: Place = None) -> Array:
+    """Return weights of samples, 0 or more and not all 0, in float32; as in `checked_values`.
 
     Raises
     ------
@@ -155,10 +161,12 @@ def checked_weights(name: str, weights: Any, samples: int) -> Array:
         raise ShapeError(name, f"weights {found.shape} of {samples} samples", found.shape)
     if found.dtype.kind not in "fiub":
         raise DataError(f"{name}: weights must be numbers, not {found.dtype}")
+    at_row = place or (lambda row: f"{name}: row {row}")
     wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)))
     if wrong.size:
         row = int(wrong[0])
-        raise DataError(f"{name}: the weight of row {row} is {found[row]}, and not 0 or more")
+        what = "is missing" if np.isnan(found[row]) else f"is {found[row]:g}, and not 0 or more"
+        raise DataError(f"{at_row(row)}: the weight {what}: say 0, or leave the row out")
     if not found.any():
         raise DataError(f"{name}: all weights of samples are 0")
-    return narrowed(found, np.float32, lambda row: f"{name}: the weight of row {row}")
+    return narrowed(found, np.float32, lambda row: f"{at_row(row)}: the weight")

@@ -6,24 +6,15 @@
     k_fold      every row is scored once a repeat; the best of K is still optimistic
     nested      the choice is made inside each outer fold, and scored on rows that had no part in it
 
-`folds` cuts rows at random and `by_column` by a column of their table; `splits` does it as a
-workflow file says and lists what a trial has to train, and `bias` compares the score of the best
-trial with an honest estimate.
+`splits` cuts rows as a workflow file says, by `cutting`, and lists what a trial has to train;
+`bias` compares the score of the best trial with an honest estimate.
 """
 
 from .bias import BiasReport, SelectionBias, luck
-from .by_column import SPLIT_COLUMNS
-from .folds import (
-    EvaluationError,
-    Fold,
-    NestedFold,
-    RareClassError,
-    holdout,
-    k_fold,
-    nested_folds,
-)
-from .oddities import oddities
+from .data_warnings import data_warnings
+from .folds import EvaluationError, Fold, NestedFold, RareClassError
 from .splits import (
+    SPLIT_COLUMNS,
     TAKES,
     Evaluated,
     EvaluationOptions,
@@ -54,14 +45,11 @@ __all__ = [
     "SplitData",
     "TrainingJob",
     "collect",
+    "data_warnings",
     "errors_of_groups",
-    "holdout",
     "jobs_of",
-    "k_fold",
     "luck",
     "means",
-    "nested_folds",
-    "oddities",
     "prepared",
     "strata_of",
     "training_weights",

@@ -160,14 +160,13 @@ class SelectionBias:
         text = f"the rows that score the best of {self.trials} trials are those that chose it"
         if len(self._chosen) == 1 and self._rows:
             metric = self._objective.text
+            gain = ""
             if metric in _SHARES_OF_ROWS:
-                gain = f"{luck(self.trials, self._rows, naive):.2f} of its {metric}"
-                text += f"; on {self._rows} rows, luck alone can give {gain}"
+                gain = f"{luck(self.trials, self._rows, naive):.2f}"
             elif metric in self._naive_errors:
-                gain = (
-                    f"{luck_of_means(self.trials, self._naive_errors[metric]):.3g} of its {metric}"
-                )
-                text += f"; on {self._rows} rows, luck alone can give {gain}"
+                gain = f"{luck_of_means(self.trials, self._naive_errors[metric]):.3g}"
+            if gain:
+                text += f"; on {self._rows} rows, luck alone can give {gain} of its {metric}"
         return text + '; report evaluation.method = "nested"'
 
 

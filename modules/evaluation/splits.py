@@ -16,11 +16,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from ..problems import problem
-from .by_column import SPLIT_COLUMNS, folds_by_time, grouped_folds, split_once
-from .folds import EvaluationError, Fold, NestedFold, Rows, holdout, k_fold, nested_folds
+from .folds import EvaluationError, Fold, NestedFold, Rows
 from .standard_errors import standard_errors
 
 if TYPE_CHECKING:
@@ -37,6 +35,15 @@ TAKES: Final[Mapping[str, str]] = {
 """What the targets of a task are, as `dnn.Loss.takes` has it."""
 _SHOWN: Final = 8
 """Most labels that a remark names."""
+
+SPLIT_COLUMNS: Final[Mapping[str, str]] = {
+    "groups": "a column of the table: rows in which it is equal, as of one patient, stay together",
+    "time": "a column of the table, numbers or dates: rows are trained on that are earlier than "
+    "those that are scored",
+    "split": "a column of the table that says train, validation or test; test rows score what was "
+    "chosen by validation rows",
+}
+"""Options that name a column by which rows are split, and what each means."""
 
 
 _ONLY = {
@@ -70,15 +77,9 @@ class EvaluationOptions(BaseModel):
             method = table.get("method", "holdout")
             for key, methods in _ONLY.items():
                 if key in table and isinstance(method, str) and method not in methods:
-                    raise PydanticCustomError(
-                        "key_of_another_method",
-                        "{key} belongs to {methods}, not to method = {method}",
-                        {
-                            "key": key,
-                            "methods": " and ".join(methods),
-                            "method": f'"{method}"',
-                            "remedy": f'remove it, or write method = "{methods[0]}"',
-                        },
+                    raise problem(
+                        f'{key} belongs to {" and ".join(methods)}, not to method = "{method}"',
+                        f'remove it, or write method = "{methods[0]}"',
                     )
         return table
 
@@ -110,46 +111,51 @@ class EvaluationOptions(BaseModel):
         `beside` are columns of the table by their names. An `EvaluationError` if there are too few
         rows, or no such column.
         """
-        for option, column in self.columns.items():
-            if column not in (beside or {}):
-                raise EvaluationError(
-                    f"{option} = {column!r}: there is no such column beside the samples"
-                )
-            return self._cut_by_column(y, option, column, (beside or {})[column])
-        if self.method == "holdout":
-            return [holdout(y, self.fraction, self.seed, self.stratified)]
-        if self.method == "k_fold":
-            return k_fold(y, self.folds, self.seed, self.repeats, self.stratified)
-        nested: list[NestedFold] = nested_folds(
-            y, self.folds, self.inner_folds, self.seed, self.repeats, self.stratified
-        )
-        return list(nested)
-
-    def _cut_by_column(
-        self, y: npt.ArrayLike, option: str, name: str, column: npt.NDArray[Any]
-    ) -> list[Fold]:
         import numpy as np
 
-        strata = np.asarray(y)
-        if option == "split" or self.method == "holdout":
-            how = self.fraction, self.seed, self.stratified
-            return split_once(strata, column, option, name, *how)
+        from .cutting import at_random, by_group, by_time, by_word, holdout
 
-        def folds(rows: Rows, count: int, seed: tuple[int, ...], repeats: int) -> list[Fold]:
+        if len(self.columns) > 1:
+            raise EvaluationError(f"{' and '.join(self.columns)}: rows are split by one column")
+        option, name = next(iter(self.columns.items()), ("", ""))
+        if option and name not in (beside or {}):
+            raise EvaluationError(
+                f"{option} = {name!r}: there is no such column beside the samples"
+            )
+        column: Any = (beside or {}).get(name)
+        labels = np.asarray(y)
+        strata = labels if self.stratified else np.zeros(len(labels), np.intp)
+        every = np.arange(len(labels))
+
+        def several(rows: Rows, count: int, *seed: int) -> list[Fold]:
             if option == "time":
-                return folds_by_time(column, name, rows, count)
-            return grouped_folds(strata, column, name, rows, count, seed, repeats, self.stratified)
+                return by_time(column, name, rows, np.full(count + 1, 1 / (count + 1)))
+            if option == "groups":
+                return by_group(strata, column, name, rows, np.full(count, 1 / count), seed)
+            return at_random(labels, rows, count, seed, self.stratified)
 
-        outer = folds(np.arange(len(strata)), self.folds, (self.seed, 0), self.repeats)
+        if option == "split":
+            return [by_word(column, name)]
+        if self.method == "holdout":
+            shares = np.array([self.fraction, 1 - self.fraction])
+            if option == "time":
+                return by_time(column, name, every, shares[::-1])
+            if option == "groups":
+                return by_group(strata, column, name, every, shares, (self.seed, 0, 0))[:1]
+            return [holdout(labels, self.fraction, self.seed, self.stratified)]
+        repeats = range(1 if option == "time" else self.repeats)
+        outer = [
+            fold for each in repeats for fold in several(every, self.folds, self.seed, 0, each)
+        ]
         if self.method == "k_fold":
             return outer
+        inner = (
+            several(fold.train, self.inner_folds, self.seed, number, 0)
+            for number, fold in enumerate(outer, start=1)
+        )
         return [
-            NestedFold(
-                fold.train,
-                fold.test,
-                tuple(folds(fold.train, self.inner_folds, (self.seed, number + 1), 1)),
-            )
-            for number, fold in enumerate(outer)
+            NestedFold(fold.train, fold.test, tuple(each))
+            for fold, each in zip(outer, inner, strict=True)
         ]
 
 

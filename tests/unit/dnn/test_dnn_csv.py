@@ -125,7 +125,7 @@ def test_labels_that_are_no_integers_from_0(tmp_path, label):
         ('a,b,y\n1,2,0\n1,"2\n",x\n', {}, r"line 4, column 'y': 'x' is no number"),
         ("a,y\n1,0\n\n2,1e39\n", {}, r"line 4, column 'y': label 1e\+39 in row 1 is too large"),
         ("a,b,y\n1,2,0\n1,2,0.5\n", {}, r"line 3: label 0.5 in row 1 of column 'y'"),
-        ("a,b,y\n1,2,0\n1,2,?\n", {"missing": "?"}, r"line 3: label nan in row 1"),
+        ("a,b,y\n1,2,0\n1,2,?\n", {"missing": "?"}, r"line 3: label in row 1"),
         ("a,y,a\n1,0,2\n", {}, "line 1: columns 1 and 3 have the same name 'a'"),
         ("y\n1\n0\n", {}, "there is no column beside the labels, 'y'"),
     ],

@@ -181,4 +181,4 @@ def test_descriptions_of_steps_that_are_none(step: str, change: dict[str, Any]) 
     with pytest.raises((KeyError, TypeError, ValueError)):
         step_of(plain | change)
     with pytest.raises(ValueError, match="features"):
-        step_of(plain).check(4)
+        step_of(plain).outputs(4)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import struct
 import zlib
 
@@ -284,6 +285,21 @@ def test_a_table_of_several_labels_or_of_numbers(tmp_path):
     )
     assert weighted.weights is not None
     assert weighted.beside["id"].tolist() == [*ROWS]
+
+
+def test_names_of_files_may_be_those_of_windows_and_comments_may_stand_above(tmp_path):
+    text = "# made by us\n" + CLASSES.replace("/", "\\")
+    data = dnn.load_image_folder(table_of(tmp_path, text), table="labels.csv")
+    assert data.images[:, 0, 0, 0].tolist() == [20 * n for n in ROWS]
+
+
+def test_what_is_hidden_in_a_folder_is_no_image(tmp_path):
+    table_of(tmp_path, "")
+    for name in (".ipynb_checkpoints", "others"):
+        shutil.copytree(tmp_path / "pictures", tmp_path / name)
+    (tmp_path / "others" / "._1.png").write_bytes(b"left by macOS")
+    data = dnn.load_image_folder(tmp_path)
+    assert (data.class_names, len(data)) == (("others", "pictures"), 24)
 
 
 def test_a_table_without_names(tmp_path):

@@ -54,16 +54,16 @@ def test_targets_are_scaled_by_training_rows_alone():
         (
             {"y": np.full((4, 1), np.nan)},
             DataError,
-            "row 0, target price is missing: leave",
+            "row 0, target 'price' is missing: leave",
         ),
-        ({"y": np.full((4, 1), 1e300)}, DataError, "row 0, target price: 1e\\+300 is beyond"),
+        ({"y": np.full((4, 1), 1e300)}, DataError, "row 0, target 'price': 1e\\+300 is beyond"),
         ({"y": np.full((4, 1), "a")}, DataError, "targets must be numbers"),
         ({"y": np.zeros((4, 2))}, ShapeError, r"y has shape \(4, 2\), and not \(n, 1\)"),
         ({"y": np.zeros((3, 1))}, ShapeError, "do not fit"),
         ({"classes": 2}, ValueError, "a regression has no classes"),
         ({"task": "regresion"}, ValueError, "unknown task 'regresion'"),
         ({"weights": np.zeros(4)}, DataError, "all weights of samples are 0"),
-        ({"weights": np.array([1, 2, -1, 0])}, DataError, "the weight of row 2 is -1"),
+        ({"weights": np.array([1, 2, -1, 0])}, DataError, "row 2: the weight is -1"),
         ({"weights": np.ones(1)}, ShapeError, "of 4 samples"),
         ({"beside": {"group": np.zeros(3)}}, ShapeError, "column 'group' has 3 rows"),
         ({"task": "multilabel", "y": np.full((4, 1), 2)}, LabelError, "row 0, label price: .*2"),
@@ -164,7 +164,7 @@ def test_a_table_with_a_target(tmp_path: Path) -> None:
     (tmp_path / "some.csv").write_text("c,b,a,price,age\n1,2,3,,1\n")
     partly = loaded.predict_file(tmp_path / "some.csv")
     assert not partly.metrics
-    assert "target price is missing" in partly.rows.notes[0]
+    assert "target 'price' is missing" in partly.rows.notes[0]
     with pytest.raises(LabelError, match="for a regression say target = 'age'"):
         dnn.load_csv(file)
 

@@ -11,7 +11,7 @@ import pytest
 from support import ROOT, WORKFLOWS, status_of
 
 from dnn import reading_options
-from dnn.data.cells import KINDS
+from dnn.data.column_kinds import KINDS
 from modules.evaluation import SPLIT_COLUMNS
 from modules.trainer import Options
 from modules.trial import Trial

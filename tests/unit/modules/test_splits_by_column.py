@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from modules import trainer
-from modules.evaluation import EvaluationError, EvaluationOptions, NestedFold, oddities
+from modules.evaluation import EvaluationError, EvaluationOptions, NestedFold, data_warnings
 from modules.tabular import load_split
 from modules.trial import Trial
 
@@ -247,6 +247,6 @@ def test_equal_rows_on_both_sides_and_texts_of_their_own_are_said(tmp_path: Path
     import dnn
 
     names = {"name": [f"n{row}" for row in range(50)], "y": [0, 1] * 25}
-    (line,) = oddities(dnn.load_table(names), [(np.arange(40), np.arange(40, 50))])
+    (line,) = data_warnings(dnn.load_table(names), [(np.arange(40), np.arange(40, 50))])
     assert "column 'name' has 50 categories in 50 rows" in line
     assert 'reading.drop = ["name"]' in line

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from support import diel
 
-from diel.testing import Module, run_modules
-from dnn import Dataset, load_table
+from diel.errors import ModuleFailed
+from diel.testing import Module, run_module, run_modules
+from dnn import DataError, Dataset, load_table
 from modules import master, trainer
-from modules.evaluation import k_fold, oddities
+from modules.evaluation import EvaluationOptions, data_warnings
 
 X = np.arange(30, dtype=np.float32).reshape(15, 2)
 SWEEP = """\
@@ -32,11 +33,15 @@ FROM_1 = "the labels begin with 1"
 EQUAL = "rows that are scored"
 
 
+def k_fold(labels: Any, folds: int) -> list[Any]:
+    return EvaluationOptions(method="k_fold", folds=folds).cut(labels)
+
+
 def found(y: Any, x: Any = X, folds: int = 3) -> list[str]:
     labels = np.asarray(y)
     data = Dataset(x, labels, int(labels.max()) + 1, "mine")
     splits = k_fold(np.zeros(len(labels), int), folds)
-    return list(oddities(data, [(fold.train, fold.test) for fold in splits]))
+    return list(data_warnings(data, [(fold.train, fold.test) for fold in splits]))
 
 
 def test_sound_rows_are_not_odd() -> None:
@@ -152,6 +157,39 @@ def test_what_is_odd_is_said_once_by_each(tmp_path: Path) -> None:
     assert [f"diel: {text}" for text in warnings] == said
 
 
+def test_wrong_data_end_a_trainer_with_the_message_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("a,y\n1,p\nmany,q\n")
+    context = {"folder": tmp_path, "run_dir": tmp_path}
+    options = {"dataset": "csv", "path": "mine.csv"}
+    given = trainer.Options.model_validate(options, context=context)
+    with pytest.raises(ModuleFailed, match="line 3, column 'a': 'many' is no number"):
+        run_module(trainer.run, given, folder=tmp_path, run_dir=tmp_path)
+
+
+def test_names_that_differ_in_capitals_alone_are_said() -> None:
+    colours = ["Red", "blue", "red", "blue"] * 10
+    data = load_table({"a": colours, "y": ["Yes", "no", "no", "yes"] * 10})
+    lines = [each for each in data_warnings(data, []) if "alike" in each]
+    assert lines == [
+        "table: classes are 'Yes' and 'yes': write what is one alike",
+        "table: categories of column 'a' are 'Red' and 'red': write what is one alike",
+    ]
+
+
+def test_names_that_were_taken_as_cells_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "towns.csv"
+    rows = "".join(f"{'AB'[i % 2]},{i % 5},{i % 7},{'pq'[i % 3 > 1]}\n" for i in range(40))
+    path.write_text(f"town,2019,2020,kind\n{rows}")
+    (line,) = (each for each in data_warnings(load_table(path), []) if "first row" in each)
+    assert line.endswith("if it holds names, say reading.header = true")
+    assert not [*data_warnings(load_table(path, header=True), [])]
+    path.write_text(rows)
+    assert not [*data_warnings(load_table(path), [])]
+    path.write_text("id,2019\n1,0\n2,1\n")
+    with pytest.raises(DataError, match="if the first row holds names, say header = true"):
+        load_table(path)
+
+
 def test_a_large_file_is_left_to_the_preview(tmp_path: Path) -> None:
     write(tmp_path, [1, 2] * 20)
     options = trainer.Options.model_validate(
@@ -195,7 +233,7 @@ def regression(*columns: list[float], task: str = "regression") -> Dataset:
 def test_what_is_odd_about_targets(data: Dataset, words: list[str]) -> None:
     rows = np.arange(len(data))
     test = rows % (2 if len(data) > 60 else 4) == 0
-    found = list(oddities(data, [(rows[~test], rows[test])]))
+    found = list(data_warnings(data, [(rows[~test], rows[test])]))
     assert len(found) == len(words)
     for line, text in zip(found, words, strict=True):
         assert text in line
@@ -208,6 +246,6 @@ def test_a_column_that_numbers_the_rows_is_odd(first: int, step: int, is_odd: bo
     table = {"": first + step * np.arange(40), "a": np.arange(40) ** 2, "y": np.arange(40) % 2}
     data = load_table(table)
     rows = np.arange(40)
-    lines = list(oddities(data, [(rows[:30], rows[30:])]))
+    lines = list(data_warnings(data, [(rows[:30], rows[30:])]))
     said = "table: column '' numbers the rows, which says nothing of new ones unless"
     assert [line.startswith(said) for line in lines] == [True] * is_odd

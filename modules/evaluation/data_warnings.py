@@ -22,7 +22,7 @@ _FAR: Final = 10.0
 """Deviations from the median beyond which a target is far away."""
 
 
-def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str]:
+def data_warnings(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str]:
     """Yield a line, with its remedy, for each thing that is odd.
 
     Labels without rows, such as 0 where labels begin with 1; a single class; classes that are
@@ -49,7 +49,9 @@ def oddities(data: Dataset, splits: Iterable[tuple[Rows, Rows]]) -> Iterator[str
         yield from _odd_targets(data, splits)
     else:
         yield from _odd_label_columns(data)
+    yield from _odd_first_row(data)
     yield from _odd_categories(data)
+    yield from _odd_spellings(data)
     yield from _odd_numbers(data)
     equal = _numbered(data.x)
     unseen: set[int] = set()
@@ -153,6 +155,21 @@ def _odd_label_columns(data: Dataset) -> Iterator[str]:
             )
 
 
+def _odd_first_row(data: Dataset) -> Iterator[str]:
+    """Yield a line if a table without names may have them in its first row."""
+    columns = data.columns
+    if columns is None or columns.has_names or len(data) < _FEW_ROWS:
+        return
+    texts = [data.x[:, columns.features.index(name)] for name in columns.categories]
+    if data.class_names:
+        texts.append(data.y)
+    if texts and all((column == column[0]).sum() == 1 for column in texts):
+        yield (
+            f"{data.name}: the first row was taken as one of cells, for one of them is a number; "
+            "its texts are in no other row: if it holds names, say reading.header = true"
+        )
+
+
 def _odd_categories(data: Dataset) -> Iterator[str]:
     """Yield a line for each column of texts that is another one in almost every row."""
     if data.columns is None:
@@ -164,6 +181,19 @@ def _odd_categories(data: Dataset) -> Iterator[str]:
                 f"{len(data):,} rows, so new rows will have others: leave it out, "
                 f'reading.drop = ["{name}"]'
             )
+
+
+def _odd_spellings(data: Dataset) -> Iterator[str]:
+    """Yield a line if names of classes, or categories of a column, differ in capitals alone."""
+    columns = {} if data.columns is None else data.columns.categories
+    for what, names in {"classes": data.class_names, **columns}.items():
+        first: dict[str, str] = {}
+        for name in names:
+            other = first.setdefault(name.casefold(), name)
+            if other != name:
+                where = what if names is data.class_names else f"categories of column {what!r}"
+                yield f"{data.name}: {where} are {other!r} and {name!r}: write what is one alike"
+                break
 
 
 def _odd_numbers(data: Dataset) -> Iterator[str]:

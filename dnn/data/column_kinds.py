@@ -1,4 +1,4 @@
-"""Cells of a column as numbers: what kind a column is, and the code of each cell.
+"""Kinds of columns of a table, and how their cells become numbers.
 
 | kind | cells | as numbers |
 |---|---|---|
@@ -27,34 +27,43 @@ from dnn.table import number_of
 
 __all__ = [
     "KINDS",
-    "TRUTHS",
+    "TRUTHS_OF_LABELS",
     "Column",
     "TextCells",
     "Wanted",
     "WrongCell",
     "coded_array",
     "plain_text",
+    "recoded",
+    "shown",
 ]
 
 KINDS: Final = ("number", "category", "boolean", "date")
 
 _SHOWN: Final = 60
 """Of a longer cell, messages show the beginning."""
-TRUTHS: Final = {"true": 1.0, "false": 0.0}
-_NUMBERED: Final = {**TRUTHS, "1": 1.0, "0": 0.0}
+_TRUTHS: Final = {"true": 1.0, "false": 0.0}
+TRUTHS: Final = {**_TRUTHS, "1": 1.0, "0": 0.0}
+"""What the cells of a column of booleans say, in small letters."""
+TRUTHS_OF_LABELS: Final = {
+    **TRUTHS,
+    **dict.fromkeys(("yes", "y", "t"), 1.0),
+    **dict.fromkeys(("no", "n", "f"), 0.0),
+}
+"""What the cells of a column of one label say: features of such texts are categories."""
 _DATE: Final = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
 )
 _FRACTION: Final = re.compile(r"\.(\d{1,6})\d*")
-_OTHER_DATE: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[T ].*)?")
+_OTHER_DATE: Final = re.compile(r"(\d{1,4})([./-])\d{1,2}\2(\d{1,4})(?:[T ].*)?")
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 _BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")  # of TOML: others are in quotes
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
 _THOUSANDS: Final = re.compile(
     r"[+-]?\d{1,3}([.,'\u2019 \u00a0\u202f])\d{3}(?:\1\d{3})*(?:[.,]\d+)?"
 )
+_WITH_UNIT: Final = re.compile(r"[$€£¥]\s?[+-]?\d[\d.,]*|[+-]?\d[\d.,]*\s?[%$€£¥]")
 _COMMA_TO_POINT: Final = str.maketrans({",": ".", ".": "_"})
-_EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +89,14 @@ class Column:
     seconds: Array | None = None
 
     @property
+    def codes(self) -> Array:
+        """The places of categories as integers; their number where one is missing."""
+        return np.where(np.isnan(self.values), len(self.categories), self.values).astype(np.intp)
+
+    @property
     def texts(self) -> Array:
         """The categories of the rows as texts, "" where one is missing."""
-        known = np.array([*self.categories, ""], object)
-        codes = np.where(np.isnan(self.values), len(self.categories), self.values)
-        return known[codes.astype(np.intp)]
+        return np.array([*self.categories, ""], object)[self.codes]
 
 
 class WrongCell(Exception):
@@ -122,30 +134,39 @@ def _order(category: str) -> tuple[bool, float, str]:
     return number is None, 0.0 if number is None else number, category
 
 
-def problem_of_number(name: str, cell: str) -> str:
-    """Return why a cell of a column of numbers is none; empty if it is one."""
-    if not cell:
-        return 'the cell is empty; if such cells are missing, say missing = [""]'
+def _problem_of_number(name: str, cell: str, wanted: Wanted) -> str:
+    """Return why a cell of a column of numbers is none, with a remedy; empty if it is one."""
     number = number_of(cell)
-    if number is None:
-        return (
-            f"{shown(cell)} is no number; say missing = [{_quoted(cell)}] if it stands for a "
-            f"missing cell, or categories = [{_quoted(name)}] if the column holds categories"
-        )
-    if math.isnan(number):
-        return (
-            f"{shown(cell)} is not finite; if it is a missing cell, say missing = [{_quoted(cell)}]"
-        )
-    return "" if math.isfinite(number) else f"{shown(cell)} is not finite"
+    if number is not None and math.isfinite(number):
+        return ""
+    if not cell or (number is not None and math.isnan(number)):
+        what = "the cell is empty" if not cell else f"{shown(cell)} is not finite"
+        remedy = wanted.if_missing
+    elif number is None:
+        what, remedy = f"{shown(cell)} is no number", wanted.if_text
+    else:
+        return f"{shown(cell)} is not finite"
+    return what + remedy.format(cell=_quoted(cell), name=_quoted(name))
 
 
 def _quoted(text: str) -> str:
     return f'"{_short(text)}"'
 
 
-def _dates_of(name: str) -> str:
+def _dates_of(name: str, texts: Sequence[str]) -> str:
+    """Return the option that says the format of dates, as these texts suggest it."""
     key = name if _BARE_KEY.fullmatch(name) else _quoted(name)
-    return f'dates = {{ {key} = "%d.%m.%Y" }}'
+    found = [each for text in texts if (each := _OTHER_DATE.fullmatch(text))]
+    form = "%d.%m.%Y"
+    if found:
+        first, sign, last = found[0].groups()
+        order = ["%d", "%m", "%Y" if len(last) == 4 else "%y"]
+        if len(first) == 4:
+            order = ["%Y", "%m", "%d"]
+        elif sign == "/" and all(int(each[1]) <= 12 for each in found):
+            order[:2] = "%m", "%d"
+        form = sign.join(order)
+    return f'dates = {{ {key} = "{form}" }}'
 
 
 @dataclass(frozen=True)
@@ -159,13 +180,18 @@ class Wanted:
         else categories. ``"label"``: numbers are numbers, and all other texts categories.
     date_format : str
         As of `datetime.strptime`; ISO 8601 if empty.
-    problem : function of (str, str)
-        From the name of the column and a cell that should be a number to what is wrong with it.
+    if_missing, if_text : str
+        What messages add where a number is wanted and a cell is empty, or no number; ``{cell}`` and
+        ``{name}``, of the column, are replaced.
     """
 
     kind: str | None = None
     date_format: str = ""
-    problem: Callable[[str, str], str] = problem_of_number
+    if_missing: str = "; if such cells are missing, say missing = [{cell}]"
+    if_text: str = (
+        "; say missing = [{cell}] if it stands for a missing cell, or categories = [{name}] if the "
+        "column holds categories"
+    )
 
 
 class TextCells:
@@ -188,7 +214,7 @@ class TextCells:
         self._decimal = decimal
         self._missing = frozenset(missing)
         self._marks = _numbers_among(self._missing)
-        self._kind, self._format, self._problem = wanted.kind, wanted.date_format, wanted.problem
+        self._kind, self._wanted = wanted.kind, wanted
         # None until a cell that is not missing has been seen.
         self._are_texts = None if self._kind in (None, "label") else self._kind != "number"
         self._codes: dict[str, int] = {}
@@ -255,7 +281,7 @@ class TextCells:
             elif number is None and self._decimal != "." and number_of(text) is not None:
                 problem = f'{shown(text)} has a point, and decimal = "," was said'
             else:
-                problem = self._problem(self.name, text)
+                problem = _problem_of_number(self.name, text, self._wanted)
             return WrongCell(self._rows + row, problem)
         raise AssertionError(f"no cell of {self.name!r} is wrong")
 
@@ -263,17 +289,15 @@ class TextCells:
         codes, first = self._codes, len(self._codes)
         part = np.array([codes.setdefault(text, len(codes)) for text in texts], np.float64)
         for text in [*codes][first:]:
-            if text in self._missing:
-                continue
             problem = ""
             if not text:
-                problem = self._problem(self.name, text)
+                problem = _problem_of_number(self.name, text, self._wanted)
             elif self._kind in (None, "label") and self._number(text) is not None:
                 problem = (
                     f"{shown(text)} is a number among texts; say missing = [{_quoted(text)}] if it "
                     f"stands for a missing cell, or categories = [{_quoted(self.name)}]"
                 )
-            if problem:
+            if problem and text not in self._missing:
                 raise WrongCell(self._rows + int(np.argmax(part == codes[text])), problem)
         for text in self._missing & codes.keys():
             part[part == codes[text]] = np.nan
@@ -288,73 +312,66 @@ class TextCells:
         texts = [text for text in self._codes if text not in self._missing]
         kind = self._kind or self._kind_of(texts, values)
         if kind == "boolean":
-            return Column(self.name, kind, self._by_text(values, _NUMBERED.get, str.lower))
+            wanted = "neither true nor false"
+            coded = self._looked_up(values, lambda text: TRUTHS[text.lower()], wanted)
+            return Column(self.name, kind, coded)
         if kind == "date":
-            return self._dates(values)
+            form = self._wanted.date_format
+            wanted = f"no date in the format {form!r}"
+            if not form:
+                other = _dates_of(self.name, texts)
+                wanted = f"no date such as 2024-05-31; for another format say {other}"
+            moments = self._looked_up(values, lambda text: _moment(text, form), wanted, _NO_MOMENT)
+            return _dated(self.name, moments)
         categories = sorted({plain_text(text) for text in texts}, key=_order)
         places = {category: float(place) for place, category in enumerate(categories)}
-        coded = self._by_text(values, places.get, plain_text)
+        coded = self._looked_up(values, lambda text: places[plain_text(text)])
         return Column(self.name, "category", coded, tuple(categories))
 
     def _kind_of(self, texts: Sequence[str], values: Array) -> str:
-        if all(text.lower() in TRUTHS for text in texts):
+        if all(text.lower() in _TRUTHS for text in texts):
             return "boolean"
         if all(_DATE.fullmatch(text) for text in texts):
             return "date"
-        remedy = ""
+        remedies = []
         if all(_OTHER_DATE.fullmatch(text) for text in texts):
-            remedy = f"say {_dates_of(self.name)}, or whatever the format is"
-        elif self._decimal == "." and all(_DECIMAL_COMMA.fullmatch(text) for text in texts):
-            remedy = 'say decimal = "," if the comma stands before decimals'
-        elif all(_THOUSANDS.fullmatch(text) for text in texts):
-            remedy = "write numbers without separators of thousands"
-        if remedy:
+            remedies.append(f"say {_dates_of(self.name, texts)}, or whatever the format is")
+        if self._decimal == "." and all(_DECIMAL_COMMA.fullmatch(text) for text in texts):
+            remedies.append('say decimal = "," if the comma stands before decimals')
+        if all(_THOUSANDS.fullmatch(text) for text in texts):
+            remedies.append("write numbers without separators of thousands")
+        if all(_WITH_UNIT.fullmatch(text) for text in texts):
+            remedies.append("write numbers without their unit")
+        if remedies:
             row = int(np.argmax(~np.isnan(values)))
-            other = f"or categories = [{_quoted(self.name)}] if these are categories"
-            raise WrongCell(row, f"{shown(texts[0])} is no number; {remedy}, {other}")
+            remedies.append(f"or categories = [{_quoted(self.name)}] if these are categories")
+            raise WrongCell(row, f"{shown(texts[0])} is no number; {', '.join(remedies)}")
         return "category"
 
-    def _by_text(
-        self, values: Array, number: Callable[[str], float | None], form: Callable[[str], str]
+    def _looked_up(
+        self, codes: Array, value: Callable[[str], Any], wanted: str = "", absent: Any = np.nan
     ) -> Array:
-        """Return what a function gives for the text of each code, NaN for a missing cell."""
-        found = np.full(len(self._codes) + 1, np.nan)
-        for text, code in self._codes.items():
-            if text in self._missing:
-                continue
-            given = number(form(text))
-            if given is None:
-                row = int(np.argmax(values == code))
-                raise WrongCell(row, f"{shown(text)} is neither true nor false")
-            found[code] = given
-        return found[self._places(values)]
+        """Return what a function gives for the text of each code, `absent` for a missing cell.
 
-    def _places(self, values: Array) -> Array:
-        """Return codes as indices, that of a missing cell last."""
-        return np.where(np.isnan(values), len(self._codes), values).astype(np.intp)
-
-    def _dates(self, values: Array) -> Column:
-        found = np.full((2, len(self._codes) + 1), np.nan)
+        A `WrongCell` that says what is wanted where it raises an error.
+        """
+        found = np.full(len(self._codes) + 1, absent)
         for text, code in self._codes.items():
             if text in self._missing:
                 continue
             try:
-                found[:, code] = _days_and_seconds(text, self._format)
-            except (ValueError, OverflowError):
-                wanted = f"in the format {self._format!r}"
-                if not self._format:
-                    wanted = f"such as 2024-05-31; for another format say {_dates_of(self.name)}"
-                row = int(np.argmax(values == code))
-                raise WrongCell(row, f"{shown(text)} is no date {wanted}") from None
-        days, seconds = found[:, self._places(values)]
-        return Column(self.name, "date", days, seconds=seconds if np.nansum(seconds) else None)
+                found[code] = value(text)
+            except (KeyError, ValueError, OverflowError):
+                row = int(np.argmax(codes == code))
+                raise WrongCell(row, f"{shown(text)} is {wanted}") from None
+        return found[np.where(np.isnan(codes), len(self._codes), codes).astype(np.intp)]
 
 
-def _days_and_seconds(text: str, date_format: str) -> tuple[float, float]:
-    """Return the days since 1970 of a date, and the seconds of that day; ValueError if it is none.
+_NO_MOMENT: Final = np.datetime64("NaT", "us")
 
-    A time with an offset is taken in UTC.
-    """
+
+def _moment(text: str, date_format: str) -> np.datetime64:
+    """Return the moment of a date, by UTC where it has an offset; ValueError if it is none."""
     if date_format:
         moment = datetime.datetime.strptime(text, date_format)
     else:
@@ -368,8 +385,17 @@ def _days_and_seconds(text: str, date_format: str) -> tuple[float, float]:
         moment = datetime.datetime.fromisoformat(text)
     if moment.tzinfo is not None:
         moment = moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-    since = moment - _EPOCH
-    return since.days, since.seconds + since.microseconds / 1e6
+    return np.datetime64(moment, "us")
+
+
+def _dated(name: str, moments: Array) -> Column:
+    """Return a column of dates, with seconds if any date has a time of day."""
+    moments = moments.astype("datetime64[us]")
+    days = moments.astype("datetime64[D]")
+    gone = np.isnat(moments)
+    values = np.where(gone, np.nan, days.astype(np.int64).astype(np.float64))
+    seconds = np.where(gone, np.nan, (moments - days).astype(np.int64) / 1e6)
+    return Column(name, "date", values, seconds=seconds if np.nansum(seconds) else None)
 
 
 def _numbers_among(marks: Collection[str]) -> list[float]:
@@ -398,7 +424,7 @@ def coded_array(name: str, given: Any, wanted: Wanted, missing: Collection[str] 
     if of == "m":
         raise ValueError(f"column {name!r} holds durations: give them as numbers, such as seconds")
     if of == "M" and kind in (None, "date"):
-        return _of_datetimes(name, array)
+        return _dated(name, array)
     if of in "iuf" and kind in (None, "label", "number"):
         values = array.astype(np.float64)
         values[np.isin(values, _numbers_among(missing))] = np.nan
@@ -439,15 +465,6 @@ def _text_of(name: str, row: int, cell: Any) -> str:
     return str(int(number)) if number % 1 == 0 and abs(number) < 2**63 else repr(number)
 
 
-def _of_datetimes(name: str, array: Array) -> Column:
-    moments = array.astype("datetime64[us]")
-    days = moments.astype("datetime64[D]")
-    gone = np.isnat(moments)
-    values = np.where(gone, np.nan, days.astype(np.int64).astype(np.float64))
-    seconds = np.where(gone, np.nan, (moments - days).astype(np.int64) / 1e6)
-    return Column(name, "date", values, seconds=seconds if np.nansum(seconds) else None)
-
-
 def recoded(column: Column, categories: Sequence[str]) -> tuple[Array, Mapping[str, int]]:
     """Return the codes of a column by another list of categories, and how often others occur.
 
@@ -456,11 +473,10 @@ def recoded(column: Column, categories: Sequence[str]) -> tuple[Array, Mapping[s
     places = {category: float(place) for place, category in enumerate(categories)}
     unknown = float(len(categories))
     by_code = np.array([*(places.get(each, unknown) for each in column.categories), np.nan])
-    codes = np.where(np.isnan(column.values), len(column.categories), column.values)
-    counts = np.bincount(codes.astype(np.intp), minlength=len(column.categories) + 1)
+    counts = np.bincount(column.codes, minlength=len(column.categories) + 1)
     others = {
         category: int(counts[code])
         for code, category in enumerate(column.categories)
         if category not in places and counts[code]
     }
-    return by_code[codes.astype(np.intp)], others
+    return by_code[column.codes], others
