@@ -74,7 +74,7 @@ def _loop(call: Call) -> Sequence[Value | None]:
         goes_on = bool(condition.any())
         states, rest = results[: len(states)], results[len(states) :]
         rows.append(rest)
-    if not rows and call.outputs > len(states):
+    if not rows and len(call.results) > len(states):
         call.refuse("no step, so that its results have no shape")
     return [*states, *(_stacked(call, parts, 0) for parts in zip(*rows, strict=True))]
 

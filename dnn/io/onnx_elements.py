@@ -116,7 +116,7 @@ def _dropout(call: Call) -> tuple[Node, Array]:
 
 @operator("Cast", "CastLike")
 def _cast(call: Call) -> Node:
-    if call.onnx_node.op_type == "CastLike":
+    if call.kind == "CastLike":
         dtype = call.inputs[1].dtype
     else:
         dtype = call.trace.file.dtype(call.get("to"))
@@ -250,12 +250,12 @@ OPERATORS.update({kind: binary(function) for kind, function in _BINARY.items()})
 def _sum_of_all(call: Call) -> Node:
     several = call.nodes()
     total = reduce(graph.add, several)
-    return total * (1.0 / len(several)) if call.onnx_node.op_type == "Mean" else total
+    return total * (1.0 / len(several)) if call.kind == "Mean" else total
 
 
 @operator("Max", "Min")
 def _extreme_of_all(call: Call) -> Node:
-    return reduce(graph.maximum if call.onnx_node.op_type == "Max" else graph.minimum, call.nodes())
+    return reduce(graph.maximum if call.kind == "Max" else graph.minimum, call.nodes())
 
 
 @operator("Pow")

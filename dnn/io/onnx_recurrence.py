@@ -58,7 +58,7 @@ class _Direction(NamedTuple):
 
 @operator("RNN", "GRU", "LSTM")
 def _recurrent(call: Call) -> tuple[Node, ...]:
-    kind = call.onnx_node.op_type
+    kind = call.kind
     x = call.node(0)
     by_sample = bool(call.get("layout", 0))
     x = graph.transpose(x, (1, 0, 2)) if by_sample else x

@@ -125,7 +125,7 @@ def _split(call: Call) -> list[Node]:
     x, axis = call.node(), call.axis(0)
     parts = call.integers("split", 1)
     if parts is None:
-        count = int(call.get("num_outputs", call.outputs))
+        count = int(call.get("num_outputs", len(call.results)))
         each = -(-x.shape[axis] // count)
         parts = [min(each, x.shape[axis] - i * each) for i in range(count)]
     if sum(parts) != x.shape[axis] or min(parts) < 0:
@@ -264,7 +264,7 @@ def _scattered(call: Call, x: Node, rows: Node, updates: Node, parts: Node) -> N
     times = apply("add_rows", ones, flat, count=parts.shape[0])
     if call.is_known(1):
         named = call.known(1).reshape(-1, call.shape(1)[-1])
-        if call.onnx_node.op_type == "ScatterND" and len(np.unique(named, axis=0)) != len(named):
+        if call.kind == "ScatterND" and len(np.unique(named, axis=0)) != len(named):
             call.refuse("an element that is written twice is not supported")
     replaced = graph.greater(times, constant(0.5, np.float32))
     replaced = graph.reshape(replaced, (-1, *(1,) * (parts.ndim - 1)))
@@ -366,7 +366,7 @@ def _pad(call: Call) -> Node:
 def _coordinates(call: Call, length: int, out: int, scale: float, roi: Sequence[float]) -> Array:
     """Return the place in the input of each element of the output of Resize along an axis."""
     mode = call.get("coordinate_transformation_mode", "half_pixel")
-    if call.onnx_node.op_type == "Upsample" or call.opset < 11:
+    if call.kind == "Upsample" or call.opset < 11:
         mode = "asymmetric"
     x = np.arange(out, dtype=np.float64)
     if mode == "half_pixel":
@@ -394,7 +394,7 @@ def _taps(call: Call, places: Array, length: int, scale: float) -> list[tuple[Ar
     outside = bool(call.get("exclude_outside", 0))
     if mode == "nearest":
         how = call.get("nearest_mode", "round_prefer_floor")
-        if call.onnx_node.op_type == "Upsample" or call.opset < 11:
+        if call.kind == "Upsample" or call.opset < 11:
             how = "floor"
         rounding: dict[str, Callable[[Array], Array]] = {
             "round_prefer_floor": lambda x: np.ceil(x - 0.5),
@@ -464,7 +464,7 @@ def _resize(call: Call) -> Node:
     kind = x.dtype
     if call.get("antialias", 0):
         call.refuse("antialias = 1 is not supported")
-    is_new = call.onnx_node.op_type == "Resize" and call.opset >= 11
+    is_new = call.kind == "Resize" and call.opset >= 11
     sizes = call.known(3) if is_new and call.has(3) and call.shape(3) != (0,) else None
     axes = [int(n) % x.ndim for n in call.get("axes", range(x.ndim))]
     if sizes is not None:

@@ -68,7 +68,7 @@ OPERATORS.update({kind: _reduction(function) for kind, function in _REDUCTIONS.i
 @operator("ArgMax", "ArgMin")
 def _arg_extreme(call: Call) -> Node:
     x, axis = call.node(), call.axis(0)
-    if call.onnx_node.op_type == "ArgMin":
+    if call.kind == "ArgMin":
         x = -graph.cast(x, np.int64 if x.dtype.kind in "ub" else x.dtype)
     last = call.get("select_last_index", 0)
     if last:
@@ -182,7 +182,7 @@ def _layer_norm(call: Call) -> tuple[Node, ...]:
     found = graph.normalise(x, axes, epsilon)
     y = found.values * call.node(1)
     y = y + call.node(2) if call.has(2) else y
-    if call.outputs == 1:
+    if len(call.results) == 1:
         return (y,)
     return y, found.mean, 1.0 / graph.sqrt(found.variance + epsilon)
 

@@ -137,7 +137,7 @@ class Call:
         self.trace = trace
         self.onnx_node = node
         self.values = values or {}
-        self.names: Sequence[str] = node.input
+        self.names: Sequence[str] = list(node.input)
         self.inputs = inputs
         self.opset = trace.file.opset
         get = trace.file.onnx.helper.get_attribute_value
@@ -145,13 +145,15 @@ class Call:
         for each in node.attribute:
             self.attributes[each.name] = _text(get(each))
 
-    def __len__(self) -> int:
-        return len(self.inputs)
+    @property
+    def kind(self) -> str:
+        """The operator."""
+        return str(self.onnx_node.op_type)
 
     @property
-    def outputs(self) -> int:
-        """How many results are named."""
-        return len(self.onnx_node.output)
+    def results(self) -> Sequence[str]:
+        """The names of its results."""
+        return list(self.onnx_node.output)
 
     def has(self, index: int) -> bool:
         """Whether there is an input of that number."""
@@ -172,7 +174,7 @@ class Call:
 
     def nodes(self) -> list[Node]:
         """Return all inputs as nodes."""
-        return [self.node(i) for i in range(len(self)) if self.has(i)]
+        return [self.node(i) for i in range(len(self.inputs)) if self.has(i)]
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an input."""
@@ -256,6 +258,8 @@ class Trace:
     ----------
     values : dict of str to Value
         All values of the main graph.
+    calls : list of Call
+        Nodes of the main graph that have been followed.
     ranges : list of (Node, int, int)
         Inputs that are indices, with the least and the largest that there may be.
     """
@@ -267,6 +271,7 @@ class Trace:
         self.leaves = leaves
         self.batch = batch
         self.values: dict[str, Any] = {}
+        self.calls: list[Call] = []
         self.ranges: list[tuple[Node, int, int]] = []
         self.depth = 0
 
@@ -295,6 +300,8 @@ class Trace:
         if self.depth > DEEPEST:
             raise CheckpointError(f"{self.file.path}: graphs in graphs, more than {DEEPEST} deep")
         self.depth += 1
+        if self.depth == 1:
+            self.calls = []
         tensors = self.file.arrays(graph)
         self.leaves.of_file |= {id(each): each for each in tensors.values()}
         values = {**(outer or {}), **tensors, **given}
@@ -318,6 +325,8 @@ class Trace:
             self.file.refuse(node, f"its input {missing!r} is nothing that is computed before it")
         inputs = [values[name] if name else None for name in node.input]
         call = Call(self, node, inputs, values)
+        if self.depth == 1:
+            self.calls.append(call)
         try:
             results = self._results(call)
         except (CheckpointError, FixedBatch, UnknownValue):
@@ -332,7 +341,7 @@ class Trace:
                 values[name] = result
 
     def _results(self, call: Call) -> Any:
-        kind = call.onnx_node.op_type
+        kind = call.kind
         if kind in _ALWAYS:
             return OPERATORS[kind](call)
         if kind == "Constant":
@@ -348,7 +357,7 @@ class Trace:
         """Refuse a node; if its inputs can be known, it may be computed when a plan is compiled."""
         message = "this operator is not supported"
         computed = [x for x in call.inputs if isinstance(x, Node)]
-        if computed and call.onnx_node.op_type in _ONLY_KNOWN:
+        if computed and call.kind in _ONLY_KNOWN:
             raise UnknownValue(computed, f"{node_name(call.onnx_node)}: {message}")
         call.refuse(message)
 

@@ -236,7 +236,7 @@ def _is_usual(x: Node, windows: Windows) -> bool:
 @operator("MaxPool")
 def _max_pool(call: Call) -> Node:
     x = call.node()
-    if call.outputs > 1 and any(call.onnx_node.output[1:]):
+    if len(call.results) > 1 and any(call.results[1:]):
         call.refuse("the places of the largest elements are not supported")
     windows, _ = pool_windows(call, x.shape[2:])
     if _is_usual(x, windows):
@@ -284,7 +284,7 @@ def _lp_pool(call: Call) -> Node:
 
 @operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def _global_pool(call: Call) -> Node:
-    x, kind = call.node(), call.onnx_node.op_type
+    x, kind = call.node(), call.kind
     axes = list(range(2, x.ndim))
     if kind == "GlobalMaxPool":
         return graph.max(x, axes, keepdims=True)
