@@ -133,12 +133,6 @@ def _elu(call: Call) -> Node:
     return graph.elu(call.node(), call.get("alpha", 1.0))
 
 
-@operator("Celu")
-def _celu(call: Call) -> Node:
-    x, alpha = call.node(), float(call.get("alpha", 1.0))
-    return graph.relu(x) + graph.expm1(graph.clip(x, high=0.0) * (1.0 / alpha)) * alpha
-
-
 @operator("Selu")
 def _selu(call: Call) -> Node:
     x, gamma = call.node(), float(call.get("gamma", SELU_GAMMA))
@@ -148,12 +142,6 @@ def _selu(call: Call) -> Node:
 @operator("LeakyRelu")
 def _leaky_relu(call: Call) -> Node:
     return graph.leaky_relu(call.node(), call.get("alpha", 0.01))
-
-
-@operator("ThresholdedRelu")
-def _thresholded_relu(call: Call) -> Node:
-    x = call.node()
-    return apply("where_greater", x, x, constant(call.get("alpha", 1.0), x.dtype))
 
 
 @operator("PRelu")
@@ -170,25 +158,12 @@ def _hard_sigmoid(call: Call) -> Node:
     return graph.clip(x * call.get("alpha", 0.2) + call.get("beta", 0.5), 0.0, 1.0)
 
 
-@operator("Swish")
-def _swish_of(call: Call) -> Node:
-    x = call.node()
-    return x * graph.sigmoid(x * call.get("alpha", 1.0))
-
-
 @operator("Gelu")
 def _gelu(call: Call) -> Node:
     x = call.node()
     if call.get("approximate", "none") == "tanh":
         return graph.gelu(x)
     return graph.exact_gelu(x)
-
-
-@operator("Shrink")
-def _shrink(call: Call) -> Node:
-    x, bias, limit = call.node(), call.get("bias", 0.0), call.get("lambd", 0.5)
-    above = apply("where_greater", x - bias, x, constant(limit, x.dtype))
-    return above + apply("where_greater", x + bias, -x, constant(limit, x.dtype))
 
 
 @operator("IsInf")

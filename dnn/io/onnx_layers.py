@@ -293,7 +293,7 @@ class _Reader:
         return names if first is None or len(names) < 3 else [first, names[-1]]
 
     def path_to(self, value: str) -> list[str]:
-        """Return a value followed by all values from which it comes, if layers can, to the input."""
+        """Return a value followed by all from which it comes, up to the input if layers can."""
         path = [value]
         while path[-1] in self.before:
             path.append(self.before[path[-1]])

@@ -139,7 +139,7 @@ class Call:
         self.values = values or {}
         self.names: Sequence[str] = list(node.input)
         self.inputs = inputs
-        self.opset = trace.file.opset
+        self.opset = trace.opset
         get = trace.file.onnx.helper.get_attribute_value
         self.attributes: dict[str, Any] = {}
         for each in node.attribute:
@@ -274,6 +274,7 @@ class Trace:
         self.calls: list[Call] = []
         self.ranges: list[tuple[Node, int, int]] = []
         self.depth = 0
+        self.opset = file.opset
 
     def for_batch(self, x: Node, shape: Sequence[int]) -> list[int]:
         """Return a shape of the file for the number of samples at hand, along the first axis."""
@@ -348,10 +349,53 @@ class Trace:
             return self._constant(call)
         if any(isinstance(x, Node) for x in call.inputs):
             function = OPERATORS.get(kind)
-            return self._unknown(call) if function is None else function(call)
+            return self._expanded(call) if function is None else function(call)
         if kind in ("Identity", "Dropout"):
             return call.inputs[0]
         return self._folded(call)
+
+    def _expanded(self, call: Call) -> list[Value | None]:
+        """Return the results of an operator that onnx defines as a function of other operators."""
+        body = self._body(call)
+        given = {each.name: each for each in call.onnx_node.attribute}
+        for each in self.file.onnx.defs.get_schema(call.kind, self.opset).attributes.values():
+            if each.default_value.name:
+                given.setdefault(each.name, each.default_value)
+        values = {
+            name: x for name, x in zip(body.input, call.inputs, strict=False) if x is not None
+        }
+        outer, self.opset = self.opset, body.opset_import[0].version
+        self.depth += 1
+        for node in body.node:
+            self.follow(_with_attributes(node, given), values)
+        self.depth -= 1
+        self.opset = outer
+        return [values.get(name) for name in body.output]
+
+    def _body(self, call: Call) -> Any:
+        """Return the function of an operator; `CheckpointError` if there is none."""
+        onnx, node = self.file.onnx, call.onnx_node
+        try:
+            schema = onnx.defs.get_schema(call.kind, self.opset)
+        except onnx.defs.SchemaError:
+            self._unknown(call)
+        fixed = schema.function_opset_versions
+        versions = [*fixed, *schema.context_dependent_function_opset_versions]
+        # What a later function of the same operator computes is the same.
+        fitting = [each for each in versions if each <= self.opset] or sorted(versions)[:1]
+        if fitting and self.depth <= DEEPEST:
+            version = max(fitting)
+            if version in fixed:
+                raw = schema.get_function_with_opset_version(version)
+            else:
+                types = [_type_of(onnx, x).SerializeToString() for x in call.inputs]
+                raw = schema.get_context_dependent_function_with_opset_version(
+                    version, node.SerializeToString(), types
+                )
+            body = onnx.FunctionProto.FromString(raw)
+            if body.node:
+                return body
+        self._unknown(call)
 
     def _unknown(self, call: Call) -> NoReturn:
         """Refuse a node; if its inputs can be known, it may be computed when a plan is compiled."""
@@ -382,10 +426,10 @@ class Trace:
             call.refuse(f"a value of more than {LARGEST_KNOWN} elements")
         ops = importlib.import_module("onnx.reference.ops")
         try:
-            function = ops.load_op("", kind, file.opset)
+            function = ops.load_op("", kind, self.opset)
         except Exception:  # it raises errors of its own for operators that it does not know
             self._unknown(call)
-        opsets = {"": file.opset, **file.opsets}
+        opsets = {**file.opsets, "": self.opset}
         settings = {"log": _silent, "opsets": opsets, "verbose": 0, "new_ops": None}
         try:
             with np.errstate(all="ignore"):
@@ -401,6 +445,28 @@ class Trace:
 
 def _silent(*_: object) -> None:
     """Log nothing."""
+
+
+def _type_of(onnx: Any, x: Value | None) -> Any:
+    """Return the type of a value, an empty one for none."""
+    if x is None:
+        return onnx.TypeProto()
+    kind = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+    return onnx.helper.make_tensor_type_proto(kind, x.shape)
+
+
+def _with_attributes(node: Any, given: Mapping[str, Any]) -> Any:
+    """Return a node of a function, with the attributes that it takes from those of its call."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for each in node.attribute:
+        if not each.ref_attr_name:
+            copy.attribute.append(each)
+        elif each.ref_attr_name in given:
+            copy.attribute.append(given[each.ref_attr_name])
+            copy.attribute[-1].name = each.name
+    return copy
 
 
 def needed(graph: Any) -> list[Any]:
