@@ -611,7 +611,7 @@ class NeuralNetwork(Networks):
         MissingDependencyError
             If onnx is not installed.
         """
-        from dnn.io.onnx_layers import import_onnx
+        from dnn.io.onnx_import import import_onnx
 
         imported = import_onnx(path)
         model = cls(imported.layers, loss, optimizer, **options)

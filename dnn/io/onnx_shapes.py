@@ -12,7 +12,7 @@ from dnn.backend import Array
 from dnn.graph import operations as graph
 from dnn.graph.node import PLACEHOLDER, Node, constant
 from dnn.graph.operation import apply
-from dnn.io.onnx_sums import part_along, repeated
+from dnn.io.onnx_reductions import part_along, repeated
 from dnn.io.onnx_trace import LARGEST_KNOWN, Call, FixedBatch, operator
 
 __all__ = ["take"]

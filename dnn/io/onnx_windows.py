@@ -1,4 +1,4 @@
-"""Operators of ONNX with windows: convolution, transposed convolution and pooling."""
+"""Operators of ONNX with windows: convolution, pooling and Fourier transforms of signals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from dnn.graph import operations as graph
 from dnn.graph.node import Node, constant
-from dnn.io.onnx_shapes import padded
-from dnn.io.onnx_sums import by_channel, requantised, shifted
+from dnn.io.onnx_reductions import by_channel, part_along, requantised, shifted
+from dnn.io.onnx_shapes import padded, take
 from dnn.io.onnx_trace import Call, operator
 
 __all__ = ["Windows", "pool_windows", "windows_of"]
@@ -292,3 +292,34 @@ def _global_pool(call: Call) -> Node:
         return graph.mean(x, axes, keepdims=True)
     p = float(call.get("p", 2))
     return graph.power(graph.sum(graph.power(abs(x), p), axes, keepdims=True), 1.0 / p)
+
+
+# -- Fourier transforms ----------------------------------------------------------------------------
+
+
+@operator("DFT")
+def _fourier(call: Call) -> Node:
+    x, inverse = call.node(0), bool(call.get("inverse", 0))
+    stated = int(call.get("axis", 1 if call.opset < 20 else -2))
+    axis = (int(call.known(2).item()) if call.has(2) else stated) % x.ndim
+    n = int(call.known(1).item()) if call.has(1) else x.shape[axis]
+    if inverse and call.get("onesided", 0):
+        call.refuse("an inverse transform of one side is not supported")
+    x = part_along(x, axis, slice(0, n))
+    x = padded(x, [(0, n - x.shape[i] if i == axis else 0) for i in range(x.ndim)])
+    imaginary = x[..., 1] if x.shape[-1] == 2 else None
+    y = graph.stack((graph.ifft if inverse else graph.fft)(x[..., 0], imaginary, (axis,)), -1)
+    return part_along(y, axis, slice(0, n // 2 + 1)) if call.get("onesided", 0) else y
+
+
+@operator("STFT")
+def _fourier_of_frames(call: Call) -> Node:
+    x, step = call.node(0), int(call.known(1).item())
+    window = call.known(2) if call.has(2) else np.ones(int(call.known(3).item()))
+    starts = np.arange(0, x.shape[1] - len(window) + 1, step)
+    parts = [
+        take(part, starts[:, None] + np.arange(len(window)), 1) * constant(window, x.dtype)
+        for part in ([x] if x.ndim == 2 else [x[..., i] for i in range(x.shape[2])])
+    ]
+    y = graph.stack(graph.fft(*parts), -1)
+    return y[:, :, : len(window) // 2 + 1] if call.get("onesided", 1) else y

@@ -31,7 +31,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.errors import CheckpointError, ConfigurationError, unknown_name
 from dnn.graph.node import Shape
-from dnn.io.torchvision_names import TORCHVISION, Linear
+from dnn.io.torchvision_names import TORCHVISION, Linear, names_of
 from dnn.layers import BatchNorm, FullyConnected, Input, Layer, LayerNorm, LayerScale
 from dnn.layers.basic import Nested
 from dnn.parameters import matches
@@ -151,7 +151,7 @@ def weights_of(model: Networks, naming: str | None = None) -> list[Weight]:
     arrays, of_prediction = trained_arrays(network, model._update), network.prediction_arrays
     first, *layers = network.layers
     assert isinstance(first, Input)
-    theirs = TORCHVISION[naming]() if naming in TORCHVISION else iter(())
+    theirs = names_of(naming) if naming in TORCHVISION else iter(())
     found = []
     for path, layer in _with_weights(layers):
         module = next(theirs, path)

@@ -24,7 +24,7 @@ from dnn.errors import CheckpointError, DnnError
 from dnn.graph.node import Node, placeholder
 from dnn.graph.operations.activations import ACTIVATIONS
 from dnn.graph.plan import run_eagerly
-from dnn.io.onnx_elements import ELEMENTWISE
+from dnn.io.onnx_elementwise import ELEMENTWISE
 from dnn.io.onnx_export import GATES
 from dnn.io.onnx_file import OnnxFile, read_onnx
 from dnn.io.onnx_layer import OnnxGraph

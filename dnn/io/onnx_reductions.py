@@ -1,4 +1,4 @@
-"""Operators of ONNX that add up: reductions, normalisation, products, also of quantised values."""
+"""Operators of ONNX that reduce, normalise or multiply matrices, also of quantised values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend import Array
 from dnn.graph import operations as graph
 from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply
-from dnn.io.onnx_elements import binary, rounded
+from dnn.io.onnx_elementwise import binary, rounded
 from dnn.io.onnx_trace import OPERATORS, Call, Value, is_usual, operator
 
 __all__ = ["by_channel", "part_along", "repeated", "requantised", "shifted"]
@@ -282,55 +281,6 @@ def repeated(x: Node, times: int, axis: int) -> Node:
     apart = graph.reshape(x, (*before, n, 1, *behind))
     wide = graph.broadcast_to(apart, (*before, n, times, *behind))
     return graph.reshape(wide, (*before, n * times, *behind))
-
-
-@operator("DFT")
-def _fourier(call: Call) -> Node:
-    """Compute a discrete Fourier transform as a product with its matrix."""
-    x = call.node(0)
-    stated = int(call.get("axis", 1 if call.opset < 20 else -2))
-    axis = (int(call.known(2).item()) if call.has(2) else stated) % x.ndim
-    n = int(call.known(1).item()) if call.has(1) else x.shape[axis]
-    inverse = bool(call.get("inverse", 0))
-    bins = n // 2 + 1 if call.get("onesided", 0) and not inverse else n
-    used = min(n, x.shape[axis])
-    angles = np.outer(np.arange(used), np.arange(bins)) * (2 * np.pi / n)
-    scale = 1.0 / n if inverse else 1.0
-    parts = [x[..., i] for i in range(x.shape[-1])]
-    if len(parts) == 2 and inverse and call.get("onesided", 0):
-        call.refuse("an inverse transform of one side is not supported")
-
-    def transformed(part: Node, matrix: Array) -> Node:
-        waves = constant(matrix * scale, x.dtype)
-        cut = part_along(part, axis, slice(0, used))
-        return along_last(cut, axis, lambda z: graph.dot(z, waves))
-
-    cosine, sine = np.cos(angles), np.sin(angles) * (1 if inverse else -1)
-    real, imaginary = transformed(parts[0], cosine), transformed(parts[0], sine)
-    if len(parts) == 2:
-        real = real - transformed(parts[1], sine)
-        imaginary = imaginary + transformed(parts[1], cosine)
-    return graph.stack([real, imaginary], -1)
-
-
-@operator("STFT")
-def _fourier_of_frames(call: Call) -> Node:
-    """Compute Fourier transforms of frames as a convolution with windowed waves."""
-    x, step = call.node(0), int(call.known(1).item())
-    if x.ndim == 3 and x.shape[2] == 2:
-        call.refuse("signals of complex numbers are not supported")
-    window = call.known(2) if call.has(2) else None
-    length = int(call.known(3).item()) if call.has(3) else len(window if window is not None else ())
-    bins = length // 2 + 1 if call.get("onesided", 1) else length
-    angles = np.outer(np.arange(bins), np.arange(length)) * (2 * np.pi / length)
-    waves = np.concatenate([np.cos(angles), -np.sin(angles)])
-    if window is not None:
-        waves = waves * window
-    filters = constant(waves[:, None, None], x.dtype)
-    images = graph.reshape(x, (x.shape[0], 1, 1, x.shape[1]))
-    y = graph.conv2d(images, filters, stride=(1, step))
-    parts = graph.reshape(y, (x.shape[0], 2, bins, y.shape[-1]))
-    return graph.transpose(parts, (0, 3, 2, 1))
 
 
 # -- quantised values ------------------------------------------------------------------------------
