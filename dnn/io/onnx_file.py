@@ -122,16 +122,21 @@ def read_onnx(path: str | PathLike[str]) -> OnnxFile:
     try:
         if file.stat().st_size >= LARGEST_BYTES:
             raise CheckpointError(f"{path}: larger than the 2 GiB that the format allows")
-        made = onnx.load_model_from_string(file.read_bytes())
-        beside = False
+        raw = file.read_bytes()
+        if raw.startswith((b"PK", b"\x80")):
+            message = "no ONNX model, but one that PyTorch or Python wrote"
+            raise CheckpointError(f"{path}: {message}: torch.onnx.export writes an ONNX model")
+        made = onnx.load_model_from_string(raw)
+        beside = 0
         for graph in _graphs(made.graph):
             _check_names(graph)
             for tensor in _tensors(graph):
                 if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                    _check_beside(file, tensor)
-                    beside = True
-        # By its path a model is checked with files beside it, which may be large.
-        onnx.checker.check_model(str(file) if beside else made)
+                    beside += _checked_size(file, tensor)
+        if beside:
+            helper = importlib.import_module("onnx.external_data_helper")
+            helper.load_external_data_for_model(made, str(file.resolve().parent))
+        _check(onnx, file, made, len(raw) + beside)
         if made.functions:
             made = importlib.import_module("onnx.inliner").inline_local_functions(made)
     except CheckpointError:
@@ -143,19 +148,30 @@ def read_onnx(path: str | PathLike[str]) -> OnnxFile:
     if len(made.graph.node) > MOST_NODES:
         message = f"{len(made.graph.node)} nodes, and no more than {MOST_NODES} are read"
         raise CheckpointError(f"{path}: {message}")
-    made = _converted(path, onnx, made)
-    if beside:
-        try:
-            helper = importlib.import_module("onnx.external_data_helper")
-            helper.load_external_data_for_model(made, str(file.resolve().parent))
-        except Exception as error:  # of the library
-            raise CheckpointError(f"{path}: tensors beside it cannot be read: {error}") from error
-    return OnnxFile(str(path), made)
+    return OnnxFile(str(path), _converted(path, onnx, made))
+
+
+def _check(onnx: Any, file: Path, made: Any, size_bytes: int) -> None:
+    """Check a model by onnx, which wants a shape for each input and output, unlike the format."""
+    if size_bytes >= LARGEST_BYTES:
+        onnx.checker.check_model(str(file))  # in memory it may not be so large
+        return
+    types = [each.type.tensor_type for each in (*made.graph.input, *made.graph.output)]
+    without = [each for each in types if each.elem_type and not each.HasField("shape")]
+    for each in without:
+        each.shape.SetInParent()
+    onnx.checker.check_model(made)
+    for each in without:
+        each.ClearField("shape")
 
 
 def _converted(path: str | PathLike[str], onnx: Any, made: Any) -> Any:
     """Return a model of older operators as one of newer ones."""
     version = min((each.version for each in made.opset_import if each.domain in DOMAINS), default=7)
+    newest = onnx.defs.onnx_opset_version()
+    if version > newest:
+        message = f"operators of opset {version}, and onnx {onnx.__version__} knows {newest}"
+        raise CheckpointError(f"{path}: {message} at most: a newer onnx may read it")
     if version >= OLDEST_OPSET:
         return made
     try:
@@ -195,8 +211,8 @@ def _tensors(graph: Any) -> Iterator[Any]:
                 yield attribute.t
 
 
-def _check_beside(file: Path, tensor: Any) -> None:
-    """Check that a tensor of another file lies in the folder of the model, and is there whole."""
+def _checked_size(file: Path, tensor: Any) -> int:
+    """Return the bytes of a tensor that lies whole in another file of the model's folder."""
     place = {each.key: each.value for each in tensor.external_data}
     location, folder = place.get("location", ""), file.resolve().parent
     there = (folder / location).resolve()
@@ -204,10 +220,12 @@ def _check_beside(file: Path, tensor: Any) -> None:
         message = f"its tensor {tensor.name!r} lies in {location!r}, outside of the folder of the"
         raise CheckpointError(f"{file}: {message} model: it is not read")
     try:
-        offset, length = int(place.get("offset", "0")), int(place.get("length", "0"))
         size = there.stat().st_size
+        offset = int(place.get("offset", "0"))
+        length = int(place.get("length", str(max(0, size - offset))))
         if offset < 0 or not 0 <= length <= size - offset:
             raise ValueError(f"{length} bytes from {offset} on, and there are {size}")
+        return length
     except (OSError, ValueError) as error:
         message = f"its tensor {tensor.name!r} in {location!r} cannot be read: {error}"
         raise CheckpointError(f"{file}: {message}") from error

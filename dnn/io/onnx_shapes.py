@@ -13,7 +13,7 @@ from dnn.graph import operations as graph
 from dnn.graph.node import PLACEHOLDER, Node, constant
 from dnn.graph.operation import apply
 from dnn.io.onnx_reductions import part_along, repeated
-from dnn.io.onnx_trace import LARGEST_KNOWN, Call, FixedBatch, operator
+from dnn.io.onnx_trace import LARGEST_COMPUTED, LARGEST_KNOWN, Call, FixedBatch, operator
 
 __all__ = ["take"]
 
@@ -82,8 +82,6 @@ def _expand(call: Call) -> Node:
 @operator("Tile")
 def _tile(call: Call) -> Node:
     x, times = call.node(), call.integers("repeats", 1) or []
-    if x.size * math.prod(times) > LARGEST_KNOWN * 4:
-        call.refuse(f"more than {LARGEST_KNOWN * 4} elements")
     return x if set(times) == {1} else graph.tile(x, times)
 
 
@@ -289,6 +287,8 @@ def _scatter_elements(call: Call) -> Node:
 @operator("OneHot")
 def _one_hot(call: Call) -> Node:
     depth, ends = int(call.known(1).item()), call.node(2)
+    if depth > LARGEST_KNOWN:
+        call.refuse(f"more than {LARGEST_KNOWN} classes")
     indices = _from_start(_integers(call, 0), depth)
     axis = int(call.get("axis", -1)) % (indices.ndim + 1)
     numbers = constant(np.arange(depth), np.intp)
@@ -479,7 +479,7 @@ def _resize(call: Call) -> Node:
         scales = [float(n) for n in given]
         lengths = [math.floor(x.shape[i] * s) for i, s in zip(axes, scales, strict=True)]
     wide = math.prod(lengths)
-    if not all(map(math.isfinite, scales)) or not 0 < wide <= LARGEST_KNOWN:
+    if not all(map(math.isfinite, scales)) or not 0 < wide <= LARGEST_COMPUTED:
         raise ValueError(f"to lengths {lengths}")
     roi = call.known(1).tolist() if is_new and call.has(1) and call.shape(1) != (0,) else []
     y = x if kind.kind == "f" else graph.cast(x, np.float32)

@@ -18,6 +18,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.errors import CheckpointError, DnnError
 from dnn.graph.node import PLACEHOLDER, Node, constant, topological_order, variable
+from dnn.graph.plan import run_eagerly
 from dnn.io.onnx_file import DOMAINS, OnnxFile, node_name
 
 __all__ = [
@@ -39,6 +40,8 @@ LARGEST_BY_VALUE = 64
 """Most elements of an input of a model on whose values a plan may depend."""
 LARGEST_KNOWN = 2**28
 """Most elements of a known value that is made of a shape."""
+LARGEST_COMPUTED = 2**30
+"""Most elements of a computed value: larger ones are no network's, but ask for all memory."""
 DEEPEST = 20
 """Deepest nesting of graphs in nodes that is followed."""
 
@@ -48,9 +51,8 @@ OPERATORS: dict[str, Callable[[Call], Any]] = {}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RANDOM = ("Bernoulli", "Multinomial", "Random")
 _REPEATING = ("ConstantOfShape", "Expand", "Tile")  # their results depend on the size of a batch
-_SIZED = {"ConstantOfShape": 0, "Expand": 1, "RandomNormal": 0, "Tile": 1}
-_ONLY_KNOWN = ("ConstantOfShape", "EyeLike", "NonZero", "Range", "Unique")
-"""Operators whose results have shapes that depend on values."""
+_SIZED = {"ConstantOfShape": 0, "Expand": 1, "OneHot": 1, "Tile": 1}
+_SIZED |= {"BlackmanWindow": 0, "HammingWindow": 0, "HannWindow": 0}
 _ALWAYS = ("If", "Loop", "Scan", "Shape", "Size")
 """Operators whose functions are called even if all inputs are known."""
 WRONG = (
@@ -335,8 +337,13 @@ class Trace:
         except DnnError as error:
             self.file.refuse(node, str(error))
         except WRONG as error:
-            self.file.refuse(node, f"its inputs or attributes do not fit: {error}")
+            text = str(error) or type(error).__name__
+            self.file.refuse(node, f"its inputs or attributes do not fit: {text}")
         several = results if isinstance(results, tuple | list) else (results,)
+        for result in several:
+            if isinstance(result, Node) and result.size > LARGEST_COMPUTED:
+                shape = f"a result of shape {result.shape}"
+                self.file.refuse(node, f"{shape}, of more than {LARGEST_COMPUTED} elements")
         for name, result in zip(node.output, several, strict=False):
             if name and result is not None:
                 values[name] = result
@@ -401,7 +408,7 @@ class Trace:
         """Refuse a node; if its inputs can be known, it may be computed when a plan is compiled."""
         message = "this operator is not supported"
         computed = [x for x in call.inputs if isinstance(x, Node)]
-        if computed and call.kind in _ONLY_KNOWN:
+        if computed and not call.kind.startswith(_RANDOM):
             raise UnknownValue(computed, f"{node_name(call.onnx_node)}: {message}")
         call.refuse(message)
 
@@ -422,25 +429,46 @@ class Trace:
         kind = node.op_type
         if kind.startswith(_RANDOM):
             call.refuse("random numbers are not supported")
-        if kind in _SIZED and math.prod(call.known(_SIZED[kind]).tolist()) > LARGEST_KNOWN:
+        if self._count(call) > LARGEST_KNOWN:
             call.refuse(f"a value of more than {LARGEST_KNOWN} elements")
         ops = importlib.import_module("onnx.reference.ops")
-        try:
-            function = ops.load_op("", kind, self.opset)
-        except Exception:  # it raises errors of its own for operators that it does not know
-            self._unknown(call)
         opsets = {**file.opsets, "": self.opset}
         settings = {"log": _silent, "opsets": opsets, "verbose": 0, "new_ops": None}
         try:
-            with np.errstate(all="ignore"):
-                results = function(node, settings).run(*call.inputs)
-        except Exception as error:  # of the library, for anything that does not fit
-            call.refuse(f"it cannot be computed: {error}")
+            reference = ops.load_op("", kind, self.opset)
+        except Exception:  # it raises errors of its own for operators that it does not know
+            if kind not in OPERATORS:
+                self._unknown(call)
+            results = self._eagerly(call)
+        else:
+            try:
+                with np.errstate(all="ignore"):
+                    results = reference(node, settings).run(*call.inputs)
+            except Exception as error:  # of the library, for anything that does not fit
+                call.refuse(f"it cannot be computed: {error}")
         arrays = tuple(None if each is None else np.asarray(each) for each in results)
         of_file = self.leaves.of_file
         if kind not in _REPEATING and any(id(each) in of_file for each in call.inputs):
             of_file |= {id(each): each for each in arrays if each is not None}
         return arrays
+
+    def _count(self, call: Call) -> float:
+        """Return at least how many elements a known value has that is made of numbers."""
+        if call.kind == "Range":
+            start, limit, delta = (float(call.known(i).item()) for i in range(3))
+            return abs(limit - start) / abs(delta) if delta else 0.0
+        if call.kind not in _SIZED:
+            return 0.0
+        repeated = math.prod(call.shape()) if call.kind == "Tile" else 1
+        return repeated * math.prod(call.known(_SIZED[call.kind]).ravel().tolist())
+
+    def _eagerly(self, call: Call) -> Sequence[Array]:
+        """Compute a node whose inputs are all known by its function among `OPERATORS`."""
+        trace = Trace(self.file, Leaves())
+        trace.opset = self.opset
+        found = OPERATORS[call.kind](Call(trace, call.onnx_node, call.inputs, call.values))
+        several = found if isinstance(found, tuple | list) else [found]
+        return run_eagerly(several, trace.leaves.arrays)
 
 
 def _silent(*_: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import product
@@ -16,6 +17,10 @@ from dnn.io.onnx_shapes import padded, take
 from dnn.io.onnx_trace import Call, operator
 
 __all__ = ["Windows", "pool_windows", "windows_of"]
+
+
+MOST_TAPS = 4096
+"""Most elements of a window that are read one by one; poolings of `dnn.graph` have no limit."""
 
 
 class Windows(NamedTuple):
@@ -211,6 +216,8 @@ def pool_windows(call: Call, lengths: Sequence[int]) -> tuple[Windows, bool]:
 
 def _taps(x: Node, windows: Windows, value: float) -> Iterator[Node]:
     """Yield for each place in a window the elements that stand there, of all windows."""
+    if math.prod(windows.size) > MOST_TAPS:
+        raise ValueError(f"windows of {windows.size}, more than {MOST_TAPS} elements")
     x = padded(x, ((0, 0), (0, 0), *windows.pads), value)
     counts = [
         (n - wide) // step + 1
