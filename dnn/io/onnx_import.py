@@ -210,7 +210,8 @@ class _Reader:
         first, *others = (values.get(name) if name else None for values in self.values)
         if not isinstance(first, np.ndarray):
             return None
-        return first if all(np.array_equal(first, each) for each in others) else None
+        is_same = all(isinstance(x, np.ndarray) and np.array_equal(first, x) for x in others)
+        return first if is_same else None
 
     def shapes(self, name: str) -> list[tuple[int, ...]]:
         return [tuple(values[name].shape) for values in self.values]
@@ -235,7 +236,7 @@ class _Reader:
         """
         order: dict[Call, None] = {}
         stack, x = [name], placeholder(array.shape, array.dtype)
-        found = {given: x}
+        found: dict[str, Any] = {given: x}
         while stack:
             each = stack.pop()
             if each == given or each not in self.calls or isinstance(values[each], np.ndarray):
@@ -309,8 +310,8 @@ class _Reader:
                 found = self.computed(self.values[0], name, source, GRID, by_element=True)
             except (DnnError, FixedBatch, UnknownValue, ValueError):
                 continue
-            for function, expected in _on_grid().items() if found is not None else ():
-                if np.allclose(found, expected, rtol=3e-6, atol=3e-6):
+            for function, expected in _on_grid().items():
+                if found is not None and np.allclose(found, expected, rtol=3e-6, atol=3e-6):
                     self.activations[name] = function
                     return source
         return ""
@@ -372,10 +373,11 @@ class _Reader:
 
         Before a recurrent node the axis of time comes first.
         """
-        call = self.calls.get(source)
-        is_recurrent = call is not None and call.kind in GATES
+        cells = self.calls.get(source)
+        if cells is not None and cells.kind not in GATES:
+            cells = None
         is_mean = bool(found) and isinstance(found[-1], GlobalAvgPool2D)
-        if source == at and not (is_recurrent or is_mean or before_recurrent):
+        if source == at and not (cells or is_mean or before_recurrent):
             return
         fits = []
         for values in self.values:
@@ -388,12 +390,12 @@ class _Reader:
                 need(read.ndim == 3)
                 read = read.transpose(1, 0, 2)
             have = {0: places.reshape(shape[:2]) if is_mean else places}
-            if is_recurrent and source == call.results[0]:
+            if cells and source == cells.results[0]:
                 length, directions, samples, _ = shape
                 have = {1: places.transpose(2, 0, 1, 3).reshape(samples, length, -1)}
-                if directions == 1 and call.get("direction", "forward") == "forward":
+                if directions == 1 and cells.get("direction", "forward") == "forward":
                     have[0] = places[-1, 0]
-            elif is_recurrent:
+            elif cells:
                 have = {0: places.transpose(1, 0, 2).reshape(shape[1], -1)}
             fits.append(
                 [
@@ -405,8 +407,8 @@ class _Reader:
             )
         need(all(fits) and all(each == fits[0] for each in fits))
         is_reshaped, whole, sample = min(fits[0])
-        if is_recurrent:
-            found.append(self.recurrent(call, bool(whole)))
+        if cells:
+            found.append(self.recurrent(cells, bool(whole)))
         if is_reshaped:
             need(source != at)
             found.append(Flatten() if len(sample) == 1 else Reshape(*sample))

@@ -373,10 +373,12 @@ class Trace:
         }
         outer, self.opset = self.opset, body.opset_import[0].version
         self.depth += 1
-        for node in body.node:
-            self.follow(_with_attributes(node, given), values)
-        self.depth -= 1
-        self.opset = outer
+        try:
+            for node in body.node:
+                self.follow(_with_attributes(node, given), values)
+        finally:
+            self.depth -= 1
+            self.opset = outer
         return [values.get(name) for name in body.output]
 
     def _body(self, call: Call) -> Any:
@@ -460,7 +462,7 @@ class Trace:
         if call.kind not in _SIZED:
             return 0.0
         repeated = math.prod(call.shape()) if call.kind == "Tile" else 1
-        return repeated * math.prod(call.known(_SIZED[call.kind]).ravel().tolist())
+        return float(repeated * math.prod(call.known(_SIZED[call.kind]).ravel().tolist()))
 
     def _eagerly(self, call: Call) -> Sequence[Array]:
         """Compute a node whose inputs are all known by its function among `OPERATORS`."""

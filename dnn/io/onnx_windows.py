@@ -328,5 +328,5 @@ def _fourier_of_frames(call: Call) -> Node:
         take(part, starts[:, None] + np.arange(len(window)), 1) * constant(window, x.dtype)
         for part in ([x] if x.ndim == 2 else [x[..., i] for i in range(x.shape[2])])
     ]
-    y = graph.stack(graph.fft(*parts), -1)
+    y = graph.stack(graph.fft(parts[0], parts[1] if len(parts) == 2 else None), -1)
     return y[:, :, : len(window) // 2 + 1] if call.get("onesided", 1) else y

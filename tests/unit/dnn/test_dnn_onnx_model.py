@@ -339,7 +339,13 @@ UNREAD = (
     *("is no tensor", " is of ", "type of its value", "the places of the largest elements"),
     *("antialias", "reduction = ", "have no elements along", "has no elements along"),
     *("transposed convolutions of volumes", "diagonals", "do not broadcast", "of one side is not"),
-    *("after the mask", "a mask that is shorter", "attribute '", "before opset 9"),
+    *(
+        "with coordinates",
+        "after the mask",
+        "a mask that is shorter",
+        "attribute '",
+        "before opset 9",
+    ),
 )
 """What is not supported of these operators: types, empty reductions, blocks of quantised values."""
 
