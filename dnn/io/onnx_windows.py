@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import product
 from typing import Any, NamedTuple
@@ -230,14 +230,18 @@ def _taps(x: Node, windows: Windows, value: float) -> Iterator[Node]:
         yield x[tuple(keys)]
 
 
-def _is_usual(x: Node, windows: Windows) -> bool:
-    """Whether the pooling of images of `dnn.graph` computes it."""
-    return (
-        x.ndim in (3, 4)
-        and set(windows.dilation) == {1}
-        and x.dtype in (np.float32, np.float64)
-        and all(max(pad) < n for pad, n in zip(windows.pads, windows.size, strict=True))
-    )
+def _pooled(pool: Callable[..., Node], x: Node, windows: Windows, **how: Any) -> Node | None:
+    """Return a pooling by that of `dnn.graph`; None where that does not compute it."""
+    if (
+        x.ndim not in (3, 4)
+        or set(windows.dilation) != {1}
+        or x.dtype not in (np.float32, np.float64)
+        or any(max(pad) >= n for pad, n in zip(windows.pads, windows.size, strict=True))
+    ):
+        return None
+    size, stride = _two(windows.size), _two(windows.stride)
+    y = pool(_as_images(x), size, stride=stride, padding=_flat(windows.pads), **how)
+    return _of_signals(y) if x.ndim == 3 else y
 
 
 @operator("MaxPool")
@@ -246,14 +250,8 @@ def _max_pool(call: Call) -> Node:
     if len(call.results) > 1 and any(call.results[1:]):
         call.refuse("the places of the largest elements are not supported")
     windows, _ = pool_windows(call, x.shape[2:])
-    if _is_usual(x, windows):
-        y = graph.max_pool2d(
-            _as_images(x),
-            _two(windows.size),
-            stride=_two(windows.stride),
-            padding=_flat(windows.pads),
-        )
-        return _of_signals(y) if x.ndim == 3 else y
+    if (y := _pooled(graph.max_pool2d, x, windows)) is not None:
+        return y
     least = -np.inf if x.dtype.kind == "f" else int(np.iinfo(x.dtype).min)
     return reduce(graph.maximum, _taps(x, windows, least))
 
@@ -263,15 +261,10 @@ def _average_pool(call: Call) -> Node:
     x = call.node()
     windows, reaches_beyond = pool_windows(call, x.shape[2:])
     counts_padding = bool(call.get("count_include_pad", 0))
-    if _is_usual(x, windows) and not (reaches_beyond and counts_padding):
-        y = graph.average_pool2d(
-            _as_images(x),
-            _two(windows.size),
-            stride=_two(windows.stride),
-            padding=_flat(windows.pads),
-            counts_padding=counts_padding,
-        )
-        return _of_signals(y) if x.ndim == 3 else y
+    if not (reaches_beyond and counts_padding):
+        y = _pooled(graph.average_pool2d, x, windows, counts_padding=counts_padding)
+        if y is not None:
+            return y
     ones = np.ones(x.shape[2:])
     counted = windows_of(call, windows.size, x.shape[2:]).pads
     beyond = [(a - c, b - d) for (a, b), (c, d) in zip(windows.pads, counted, strict=True)]
