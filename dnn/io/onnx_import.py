@@ -5,15 +5,15 @@ Then it is read as a chain of nodes from its input to its output. Two branches t
 a `Residual`. A branch that is concatenated to its own input becomes a `Concat`, and so do several
 in sequence, each of which has the previous result as input. Elementwise nodes that together compute
 an activation of dnn, on a grid of numbers, are that activation; what nodes that move elements do is
-judged by where elements come from. `_READ` has the layer of each other kind of node. A graph with
-any other node becomes one layer, `OnnxGraph`.
+judged by where elements come from. `onnx_nodes` has the layer of each other kind of node. A graph
+with any other node becomes one layer, `OnnxGraph`.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -28,31 +28,21 @@ from dnn.io.onnx_elementwise import ELEMENTWISE
 from dnn.io.onnx_export import GATES
 from dnn.io.onnx_file import OnnxFile, read_onnx
 from dnn.io.onnx_layer import OnnxGraph
+from dnn.io.onnx_nodes import READ, NotLayers, fully_connected, need
 from dnn.io.onnx_trace import WRONG, Call, FixedBatch, Leaves, Trace, UnknownValue
-from dnn.io.onnx_windows import Windows, pool_windows, windows_of
 from dnn.io.weights import load_arrays, weights_of
 from dnn.layers import (
     GRU,
     LSTM,
     RNN,
     Activation,
-    AvgPool2D,
-    BatchNorm,
     Concat,
-    Conv1D,
-    Conv2D,
-    Dropout,
-    Embedding,
     Flatten,
-    FullyConnected,
     GlobalAvgPool2D,
     Input,
     Layer,
-    LayerNorm,
-    MaxPool2D,
     Reshape,
     Residual,
-    Upsample2D,
 )
 from dnn.layers.basic import leaves_of
 from dnn.layers.layer import build_all
@@ -72,16 +62,6 @@ GRID = np.linspace(-12.0, 12.0, 97, dtype=np.float32)
 """Numbers on which functions are compared."""
 
 _MOVES = ("Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
-
-
-class NotLayers(Exception):
-    """Layers cannot express a graph."""
-
-
-def need(is_so: bool) -> None:
-    """Raise `NotLayers` unless a node is as layers compute it."""
-    if not is_so:
-        raise NotLayers
 
 
 def import_onnx(path: str | PathLike[str]) -> ImportedLayers:
@@ -357,13 +337,14 @@ class _Reader:
             elif call.kind == "MatMul":
                 following = self.calls[path[i]] if i < len(path) else None
                 bias = self.bias_of(following)
-                found.append(self.fully_connected(self.weight(call, 1, 2).T, bias))
+                layer, arrays = fully_connected(self.weight(call, 1, 2).T, bias)
+                found.append(self.keep(layer, **arrays))
                 if bias is not None:
                     source = at = path[i]
                     i += 1
             elif call.kind not in GATES:  # whose layer is made when it is known what is read of it
-                need(call.kind in _READ)
-                layer, arrays = _READ[call.kind](self, call)
+                need(call.kind in READ)
+                layer, arrays = READ[call.kind](self, call)
                 found.append(self.keep(layer, **arrays))
         self.settle(found, source, at, False)
         return found
@@ -444,15 +425,6 @@ class _Reader:
         self.arrays[id(layer)] = {name: x for name, x in arrays.items() if x is not None}
         return layer
 
-    def fully_connected(self, weight: Array, bias: Array | None) -> Layer:
-        """Return a layer with a weight of shape (units, inputs)."""
-        units = len(weight)
-        if bias is not None:
-            need(bias.size == units == bias.shape[-1])
-            bias = bias.reshape(units)
-        layer = FullyConnected(units, bias=bias is not None, initializer="zeros")
-        return self.keep(layer, weight=weight, bias=bias)
-
     def recurrent(self, call: Call, whole: bool) -> Layer:
         """Return a recurrent layer; with `whole` it returns all states, else the last."""
         direction = call.get("direction", "forward")
@@ -501,11 +473,6 @@ def _usual_cell(call: Call, directions: int) -> str:
     return "relu" if is_relu else "tanh"
 
 
-def _decimal(value: float) -> float:
-    """Return a float32 as the float with its shortest decimal form, such as 0.1."""
-    return float(str(np.float32(value)))
-
-
 _EXPECTED: dict[str, Array] = {}
 
 
@@ -517,123 +484,3 @@ def _on_grid() -> dict[str, Array]:
         found = run_eagerly([ACTIVATIONS[name](x) for name in names], {x: GRID})
         _EXPECTED.update(zip(names, found, strict=True))
     return _EXPECTED
-
-
-# -- layers of single nodes ------------------------------------------------------------------------
-
-
-Read = tuple[Layer, dict[str, Array | None]]
-"""A layer, and the values of its parameters by their names in PyTorch."""
-
-
-def _conv(reader: _Reader, call: Call) -> Read:
-    weight = reader.known(call.names[1])
-    need(weight is not None and weight.ndim in (3, 4) and 0 not in weight.shape)
-    assert weight is not None
-    bias = reader.bias(call, 2)
-    windows = windows_of(call, weight.shape[2:], call.shape()[2:])
-    need(list(call.get("kernel_shape", windows.size)) == list(windows.size))
-    how: dict[str, Any] = {"groups": call.get("group", 1), "bias": bias is not None}
-    layer: Layer
-    if weight.ndim == 3:
-        ((window,), (stride,), (dilation,), (padding,)) = windows
-        how |= {"stride": stride, "dilation": dilation, "padding": padding}
-        layer = Conv1D(len(weight), window, initializer="zeros", **how)
-    else:
-        how |= {"stride": windows.stride, "dilation": windows.dilation, "padding": windows.pads}
-        layer = Conv2D(len(weight), windows.size, initializer="zeros", **how)
-    return layer, {"weight": weight, "bias": bias}
-
-
-def _images(windows: Windows) -> dict[str, Any]:
-    """Return the windows of a pooling of images, without dilation, as arguments of its layer."""
-    need(len(windows.size) == 2 and set(windows.dilation) == {1})
-    return {"window": windows.size, "stride": windows.stride, "padding": windows.pads}
-
-
-def _max_pool(reader: _Reader, call: Call) -> Read:
-    need(len(call.results) == 1 and not call.get("storage_order", 0))
-    return MaxPool2D(**_images(pool_windows(call, call.shape()[2:])[0])), {}
-
-
-def _average_pool(reader: _Reader, call: Call) -> Read:
-    windows, reaches_beyond = pool_windows(call, call.shape()[2:])
-    counts = bool(call.get("count_include_pad", 0))
-    need(not (counts and reaches_beyond))
-    return AvgPool2D(counts_padding=counts, **_images(windows)), {}
-
-
-def _global_average(reader: _Reader, call: Call) -> Read:
-    axes = [2, 3] if call.kind == "GlobalAveragePool" else call.integers("axes", 1) or []
-    need(len(call.shape()) == 4 and sorted(n % 4 for n in axes) == [2, 3])
-    return GlobalAvgPool2D(), {}
-
-
-def _softmax(reader: _Reader, call: Call) -> Read:
-    last = len(call.shape()) - 1
-    need(call.get("axis", -1 if call.opset >= 13 else 1) in (-1, last))
-    return Activation("softmax"), {}
-
-
-def _gemm(reader: _Reader, call: Call) -> Read:
-    need((call.get("alpha", 1.0), call.get("beta", 1.0), call.get("transA", 0)) == (1.0, 1.0, 0))
-    weight = reader.weight(call, 1, 2)
-    bias = reader.known(call.names[2]) if call.has(2) else None
-    need(bias is not None or not call.has(2))
-    layer = reader.fully_connected(weight if call.get("transB", 0) else weight.T, bias)
-    return layer, dict(reader.arrays[id(layer)])
-
-
-def _resize(reader: _Reader, call: Call) -> Read:
-    """Return an upsampling that repeats rows and columns."""
-    how = call.get("coordinate_transformation_mode"), call.get("nearest_mode")
-    need(how == ("asymmetric", "floor") and call.get("mode", "nearest") == "nearest")
-    need(not call.get("antialias", 0) and call.get("axes", [0, 1, 2, 3]) == [0, 1, 2, 3])
-    scales = reader.weight(call, 2, 1)
-    rows, columns = (int(scale) for scale in scales[2:])
-    need(scales.tolist() == [1, 1, rows, columns])
-    return Upsample2D((rows, columns)), {}
-
-
-def _batch_norm(reader: _Reader, call: Call) -> Read:
-    need(not call.get("training_mode", 0) and len(call.results) == 1)  # more: of a training
-    momentum, epsilon = call.get("momentum", 0.9), call.get("epsilon", 1e-5)
-    names = ("weight", "bias", "running_mean", "running_var")
-    arrays = {name: reader.weight(call, 1 + i, 1) for i, name in enumerate(names)}
-    return BatchNorm(_decimal(momentum), _decimal(epsilon)), {**arrays}
-
-
-def _layer_norm(reader: _Reader, call: Call) -> Read:
-    need(call.get("axis", -1) in (-1, len(call.shape()) - 1))
-    scale, shift = reader.weight(call, 1, 1), reader.bias(call, 2)
-    bias = np.zeros_like(scale) if shift is None else shift
-    return LayerNorm(_decimal(call.get("epsilon", 1e-5))), {"weight": scale, "bias": bias}
-
-
-def _dropout(reader: _Reader, call: Call) -> Read:
-    need(not (call.has(2) and call.known(2).any()))
-    rate = call.known(1).item() if call.has(1) else call.get("ratio", 0.5)
-    return Dropout(_decimal(rate)), {}
-
-
-def _embedding(reader: _Reader, call: Call) -> Read:
-    need(call.get("axis", 0) == 0)
-    weight = reader.weight(call, 0, 2)
-    return Embedding(*weight.shape, initializer="zeros"), {"weight": weight}
-
-
-_READ: dict[str, Callable[[_Reader, Call], Read]] = {
-    "AveragePool": _average_pool,
-    "BatchNormalization": _batch_norm,
-    "Conv": _conv,
-    "Dropout": _dropout,
-    "Gather": _embedding,
-    "Gemm": _gemm,
-    "GlobalAveragePool": _global_average,
-    "LayerNormalization": _layer_norm,
-    "MaxPool": _max_pool,
-    "ReduceMean": _global_average,
-    "Resize": _resize,
-    "Softmax": _softmax,
-}
-"""For each operator its layer, or `NotLayers` where layers compute something else."""
