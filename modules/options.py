@@ -46,6 +46,7 @@ from .hyperparameters import (
 from .layer_list import LayerTables, layer_problems, references, rows_of, with_layers
 from .objective import ExpressionError, Objective, ObjectiveError
 from .parallel import Parallel
+from .pretrained import problem_with_freezing
 from .problems import at, meant, problem, with_remedies
 from .space import Space, SpaceError, parse_dimension
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known
@@ -71,6 +72,7 @@ _BY_KIND = dict.fromkeys(re.sub(r":.*", ":<sampler>", name) for name in STRATEGI
 """The strategies, those of one class once."""
 _VALUES_CHECKED = 1000
 _POINTS_CHECKED = 100
+_TO_FREEZE = 'freeze takes names of layers, as "conv2d_*"; "*" is all but a new head'
 
 
 class UntilOptions(BaseModel):
@@ -389,6 +391,9 @@ class SweepOptions(BaseModel):
             shape = known_shape(options.get("dataset"))
             found = [*parameter_problems(space, layers, shape, known_task(options))]
             yield from found or stage_problems(space, modules[self.trainer])
+            text = "" if found else problem_with_frozen(space, options)
+            if text:
+                yield at(("trainer",), self.trainer, f"{self.trainer}: {text}", _TO_FREEZE)
             yield from self._data_problems(modules[self.trainer].options)
             yield from self._evaluation_problems(modules[self.trainer].options)
 
@@ -610,6 +615,42 @@ def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
             loc = ("space", "batch_size") if "batch_size" in space.dimensions else ("space",)
             yield at(loc, wanted.batch_size, text, "take larger batches, or fewer processes")
             return
+
+
+def problem_with_frozen(space: Space, trainer: Mapping[str, Any]) -> str:
+    """Return why some networks of the space cannot have frozen what a trainer's options say."""
+    from dnn import DnnError
+
+    if not isinstance(patterns := trainer.get("freeze"), list) or not patterns:
+        return ""
+    new_head, tried = trainer.get("head") == "new", set()
+    for point in _drawn_points(space):
+        wanted = Hyperparameters.model_validate(with_layers(point, trainer.get("layers")))
+        texts = []
+        for shape in _possible_shapes(wanted, known_shape(trainer.get("dataset"))):
+            try:
+                layers = layers_of(wanted, *shape)
+                kinds = str([layer.kind() for layer in layers])
+                if kinds not in tried:
+                    texts.append(problem_with_freezing(layers, patterns, new_head))
+                    tried.add(kinds)
+            except (DnnError, ValueError):
+                continue  # samples of this shape are none that these layers take
+        if texts and all(texts):
+            return texts[0]
+    return ""
+
+
+def _possible_shapes(wanted: Hyperparameters, known: DataShape | None) -> list[DataShape]:
+    """Return the shape of data if it is known, or else some: names of layers do not depend on it.
+
+    Only whether columns are embedded adds a layer.
+    """
+    if known is not None:
+        return [known]
+    pixels = max(32, 2 ** len(wanted.channels))
+    images = [DataShape(pixels**2 * n, 2, (n, pixels, pixels)) for n in (1, 3)]
+    return [DataShape(64, 2), DataShape(64, 2, None, (3,)), DataShape(512, 2, (64, 8)), *images]
 
 
 def _drawn_points(space: Space) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .tabular import place_of_data
 
 if TYPE_CHECKING:
-    from dnn import Dataset, Ensemble, NeuralNetwork
+    from dnn import Dataset, Ensemble, Layer, NeuralNetwork
 
 RUN_DIRECTORY: Final = "DIEL_RUN_DIR"
 """What a path begins with, behind a $, that an earlier module of the same run writes."""
@@ -43,8 +43,7 @@ class Pretrained:
         """Load weights into networks that have just been made, and freeze what is to be frozen."""
         from dnn import CheckpointError
 
-        *_, last = networks.parameters
-        head = last.rpartition(".")[0]
+        head = self._head_of(networks)
         if self.weights is not None:
             try:
                 skip = [head] if self.has_new_head else []
@@ -56,8 +55,16 @@ class Pretrained:
                 first, *table = str(error).splitlines()
                 raise CheckpointError("\n".join([f"{first}; {advice}", *table])) from None
         if self.freeze:
-            kept = [f"!{head}"] if self.has_new_head else []
-            self._say(f"frozen: {', '.join(networks.freeze(*self.freeze, *kept))}")
+            self._say(f"frozen: {', '.join(self.freeze_in(networks))}")
+
+    def freeze_in(self, networks: NeuralNetwork | Ensemble) -> list[str]:
+        """Freeze what is to be frozen; return the names of these parameters."""
+        kept = [f"!{self._head_of(networks)}"] if self.has_new_head else []
+        return networks.freeze(*self.freeze, *kept)
+
+    def _head_of(self, networks: NeuralNetwork | Ensemble) -> str:
+        *_, last = networks.parameters
+        return last.rpartition(".")[0]
 
     def facts(self) -> dict[str, Any]:
         """Return what a training goes on from, as plain values."""
@@ -69,6 +76,21 @@ class Pretrained:
         if text not in self._said:
             self._said.add(text)
             print(text)
+
+
+def problem_with_freezing(layers: list[Layer], patterns: Sequence[str], new_head: bool) -> str:
+    """Return why patterns cannot be frozen in a network of these layers; empty if they can.
+
+    A `dnn.DnnError` if there is no such network.
+    """
+    from dnn import ConfigurationError, NeuralNetwork
+
+    network = NeuralNetwork(layers)
+    try:
+        Pretrained(None, new_head, patterns).freeze_in(network)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
 
 
 def oddity_of_columns(weights: Path, data: Dataset) -> str:

@@ -74,7 +74,7 @@ def _loop(call: Call) -> Sequence[Value | None]:
         goes_on = bool(condition.any())
         states, rest = results[: len(states)], results[len(states) :]
         rows.append(rest)
-    if not rows and call.outputs > len(states):
+    if not rows and len(call.results) > len(states):
         call.refuse("no step, so that its results have no shape")
     return [*states, *(_stacked(call, parts, 0) for parts in zip(*rows, strict=True))]
 
@@ -91,24 +91,28 @@ def _scan(call: Call) -> Sequence[Value]:
     def settings(name: str, length: int) -> list[int]:
         return list(call.get(name, [0] * length))
 
-    axes = [n % x.ndim for n, x in zip(settings("scan_input_axes", count), sequences, strict=True)]
-    backward = settings("scan_input_directions", count)
+    axes, backward = settings("scan_input_axes", count), settings("scan_input_directions", count)
     steps = sequences[0].shape[axes[0]]
     _check_steps(call, steps, body)
     names = [each.name for each in body.input]
     rows: list[list[Value]] = []
     for t in range(steps):
-        parts: list[Value] = []
-        for x, axis, turned in zip(sequences, axes, backward, strict=True):
-            at = np.array(steps - 1 - t if turned else t)
-            parts.append(take(x, at, axis) if isinstance(x, Node) else np.take(x, at, axis))
-        given = dict(zip(names, [*states, *parts], strict=True))
-        results = call.trace.graph(body, given, call.values)
-        states = results[: len(states)]
-        rows.append(results[len(states) :])
-    found: list[Value] = []
-    turned_outputs = settings("scan_output_directions", outputs)
-    for i, axis in enumerate(settings("scan_output_axes", outputs)):
-        each = [row[i] for row in rows]
-        found.append(_stacked(call, each[::-1] if turned_outputs[i] else each, axis))
-    return [*states, *found]
+        places = [np.array(steps - 1 - t if turned else t) for turned in backward]
+        parts = [
+            take(x, at, axis % x.ndim) if isinstance(x, Node) else np.take(x, at, axis)
+            for x, at, axis in zip(sequences, places, axes, strict=True)
+        ]
+        results = call.trace.graph(
+            body, dict(zip(names, [*states, *parts], strict=True)), call.values
+        )
+        states, rest = results[: len(states)], results[len(states) :]
+        rows.append(rest)
+    turned, along = (settings(f"scan_output_{name}", outputs) for name in ("directions", "axes"))
+    columns = [list(each) for each in zip(*rows, strict=True)]
+    return [
+        *states,
+        *(
+            _stacked(call, each[::-1] if back else each, axis)
+            for each, back, axis in zip(columns, turned, along, strict=True)
+        ),
+    ]

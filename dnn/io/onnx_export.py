@@ -267,41 +267,56 @@ class _Writer:
         return self.tensor(f"{layer.name}.{name}", np.array(value, dtype or layer.dtype))
 
 
-def _fully_connected(writer: _Writer, layer: FullyConnected, x: str) -> str:
-    return writer.node("Gemm", [x, *writer.weights(layer, "weight", "bias")], layer.name)
-
-
-def _conv2d(writer: _Writer, layer: Conv2D, x: str) -> str:
-    weights = writer.weights(layer, "weight", "bias")
-    how = {"dilations": layer.dilation, "group": layer.groups}
-    return writer.node(
-        "Conv", [x, *weights], layer.name, **_windows(layer, layer.zeros_around), **how
-    )
-
-
-def _conv1d(writer: _Writer, layer: Conv1D, x: str) -> str:
-    how = {"kernel_shape": [layer.window], "strides": [layer.stride], "pads": layer.zeros_around}
-    weights = writer.weights(layer, "weight", "bias")
-    dilations = [layer.dilation]
-    return writer.node(
-        "Conv", [x, *weights], layer.name, dilations=dilations, group=layer.groups, **how
-    )
-
-
 def _windows(layer: Conv2D | MaxPool2D | AvgPool2D, padding: Any) -> dict[str, Any]:
     (top, bottom), (left, right) = padding
     pads = [top, left, bottom, right]
     return {"kernel_shape": layer.window, "strides": layer.stride, "pads": pads}
 
 
-def _max_pool2d(writer: _Writer, layer: MaxPool2D, x: str) -> str:
-    return writer.node("MaxPool", [x], layer.name, **_windows(layer, layer.around))
+_Attributes = Callable[[Any], dict[str, Any]]
+_NODES: dict[type[Layer], tuple[str, tuple[str, ...], _Attributes]] = {
+    AvgPool2D: (
+        "AveragePool",
+        (),
+        lambda x: {**_windows(x, x.around), "count_include_pad": int(x.counts_padding)},
+    ),
+    BatchNorm: (
+        "BatchNormalization",
+        ("scale", "shift", "mean", "variance"),
+        lambda x: {"epsilon": x.epsilon, "momentum": x.momentum},
+    ),
+    Conv1D: (
+        "Conv",
+        ("weight", "bias"),
+        lambda x: {
+            "kernel_shape": [x.window],
+            "strides": [x.stride],
+            "pads": x.zeros_around,
+            "dilations": [x.dilation],
+            "group": x.groups,
+        },
+    ),
+    Conv2D: (
+        "Conv",
+        ("weight", "bias"),
+        lambda x: {**_windows(x, x.zeros_around), "dilations": x.dilation, "group": x.groups},
+    ),
+    Flatten: ("Flatten", (), lambda x: {}),
+    FullyConnected: ("Gemm", ("weight", "bias"), lambda x: {}),
+    LayerNorm: (
+        "LayerNormalization",
+        ("scale", "shift"),
+        lambda x: {"axis": -1, "epsilon": x.epsilon},
+    ),
+    LayerScale: ("Mul", ("factor",), lambda x: {}),
+    MaxPool2D: ("MaxPool", (), lambda x: _windows(x, x.around)),
+}
+"""For each layer that is one node: its operator, parameters and attributes."""
 
 
-def _avg_pool2d(writer: _Writer, layer: AvgPool2D, x: str) -> str:
-    counts = int(layer.counts_padding)
-    how = {**_windows(layer, layer.around), "count_include_pad": counts}
-    return writer.node("AveragePool", [x], layer.name, **how)
+def _one_node(writer: _Writer, layer: Layer, x: str) -> str:
+    kind, names, attributes = _NODES[type(layer)]
+    return writer.node(kind, [x, *writer.weights(layer, *names)], layer.name, **attributes(layer))
 
 
 def _global_avg_pool2d(writer: _Writer, layer: GlobalAvgPool2D, x: str) -> str:
@@ -320,15 +335,7 @@ def _batch_norm(writer: _Writer, layer: BatchNorm, x: str) -> str:
     if layer.axis != 1:
         message = "ONNX has channels along the first axis of a sample, and this layer along another"
         raise ConfigurationError(f"{layer.name}: {message}")
-    weights = writer.weights(layer, "scale", "shift", "mean", "variance")
-    how = {"epsilon": layer.epsilon, "momentum": layer.momentum}
-    return writer.node("BatchNormalization", [x, *weights], layer.name, **how)
-
-
-def _layer_norm(writer: _Writer, layer: LayerNorm, x: str) -> str:
-    weights = writer.weights(layer, "scale", "shift")
-    how = {"axis": -1, "epsilon": layer.epsilon}
-    return writer.node("LayerNormalization", [x, *weights], layer.name, **how)
+    return _one_node(writer, layer, x)
 
 
 def _activation(writer: _Writer, layer: Activation, x: str) -> str:
@@ -423,10 +430,6 @@ def _recurrent(writer: _Writer, layer: RNN | LSTM | GRU, x: str) -> str:
     return y
 
 
-def _flatten(writer: _Writer, layer: Flatten, x: str) -> str:
-    return writer.node("Flatten", [x], layer.name)
-
-
 def _reshape(writer: _Writer, layer: Reshape, x: str) -> str:
     shape = writer.value(layer, "shape", (0, *layer.shape), np.int64)  # 0: the length of the input
     return writer.node("Reshape", [x, shape], layer.name)
@@ -452,10 +455,6 @@ def _concat(writer: _Writer, layer: Concat, x: str) -> str:
 
 def _gate(writer: _Writer, layer: Gate, x: str) -> str:
     return writer.node("Mul", [x, writer.chain(layer.layers, x)], layer.name)
-
-
-def _layer_scale(writer: _Writer, layer: LayerScale, x: str) -> str:
-    return writer.node("Mul", [x, *writer.weights(layer, "factor")], layer.name)
 
 
 def _layer_norm2d(writer: _Writer, layer: LayerNorm2D, x: str) -> str:
@@ -484,27 +483,20 @@ def _channel_shuffle(writer: _Writer, layer: ChannelShuffle, x: str) -> str:
 
 
 _WRITE: dict[type[Layer], Callable[[_Writer, Any, str], str]] = {
+    **dict.fromkeys(_NODES, _one_node),
     Activation: _activation,
-    AvgPool2D: _avg_pool2d,
     BatchNorm: _batch_norm,
     ChannelShuffle: _channel_shuffle,
     ChannelSlice: _channel_slice,
     Concat: _concat,
-    Conv1D: _conv1d,
-    Conv2D: _conv2d,
     Dropout: _dropout,
     EmbedColumns: _embed_columns,
     Embedding: _embedding,
-    Flatten: _flatten,
-    FullyConnected: _fully_connected,
     GRU: _recurrent,
     Gate: _gate,
     GlobalAvgPool2D: _global_avg_pool2d,
     LSTM: _recurrent,
-    LayerNorm: _layer_norm,
     LayerNorm2D: _layer_norm2d,
-    LayerScale: _layer_scale,
-    MaxPool2D: _max_pool2d,
     Output: _nothing,
     RNN: _recurrent,
     Reshape: _reshape,

@@ -122,10 +122,21 @@ def read_onnx(path: str | PathLike[str]) -> OnnxFile:
     try:
         if file.stat().st_size >= LARGEST_BYTES:
             raise CheckpointError(f"{path}: larger than the 2 GiB that the format allows")
-        made = onnx.load_model_from_string(file.read_bytes())
-        _check_names(made.graph)
-        beside = _take_out(onnx, made)
-        onnx.checker.check_model(made)
+        raw = file.read_bytes()
+        if raw.startswith((b"PK", b"\x80")):
+            message = "no ONNX model, but one that PyTorch or Python wrote"
+            raise CheckpointError(f"{path}: {message}: torch.onnx.export writes an ONNX model")
+        made = onnx.load_model_from_string(raw)
+        beside = 0
+        for graph in _graphs(made.graph):
+            _check_names(graph)
+            for tensor in _tensors(graph):
+                if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                    beside += _checked_size(file, tensor)
+        if beside:
+            helper = importlib.import_module("onnx.external_data_helper")
+            helper.load_external_data_for_model(made, str(file.resolve().parent))
+        _check(onnx, file, made, len(raw) + beside)
         if made.functions:
             made = importlib.import_module("onnx.inliner").inline_local_functions(made)
     except CheckpointError:
@@ -137,15 +148,30 @@ def read_onnx(path: str | PathLike[str]) -> OnnxFile:
     if len(made.graph.node) > MOST_NODES:
         message = f"{len(made.graph.node)} nodes, and no more than {MOST_NODES} are read"
         raise CheckpointError(f"{path}: {message}")
-    made = _converted(path, onnx, made)
-    if beside:
-        _put_in(file, onnx, made, beside)
-    return OnnxFile(str(path), made)
+    return OnnxFile(str(path), _converted(path, onnx, made))
+
+
+def _check(onnx: Any, file: Path, made: Any, size_bytes: int) -> None:
+    """Check a model by onnx, which wants a shape for each input and output, unlike the format."""
+    if size_bytes >= LARGEST_BYTES:
+        onnx.checker.check_model(str(file))  # in memory it may not be so large
+        return
+    types = [each.type.tensor_type for each in (*made.graph.input, *made.graph.output)]
+    without = [each for each in types if each.elem_type and not each.HasField("shape")]
+    for each in without:
+        each.shape.SetInParent()
+    onnx.checker.check_model(made)
+    for each in without:
+        each.ClearField("shape")
 
 
 def _converted(path: str | PathLike[str], onnx: Any, made: Any) -> Any:
     """Return a model of older operators as one of newer ones."""
     version = min((each.version for each in made.opset_import if each.domain in DOMAINS), default=7)
+    newest = onnx.defs.onnx_opset_version()
+    if version > newest:
+        message = f"operators of opset {version}, and onnx {onnx.__version__} knows {newest}"
+        raise CheckpointError(f"{path}: {message} at most: a newer onnx may read it")
     if version >= OLDEST_OPSET:
         return made
     try:
@@ -156,6 +182,15 @@ def _converted(path: str | PathLike[str], onnx: Any, made: Any) -> Any:
         raise CheckpointError(f"{path}: {message}") from error
 
 
+def _graphs(graph: Any) -> Iterator[Any]:
+    """Yield a graph and all graphs in its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _graphs(inner)
+
+
 def _check_names(graph: Any) -> None:
     """Read all names of a graph: those that are no text are an error now, and not later."""
     for each in (*graph.input, *graph.output):
@@ -163,70 +198,34 @@ def _check_names(graph: Any) -> None:
     _ = [each.name for each in graph.initializer]
     for node in graph.node:
         _ = node.name, node.op_type, node.domain, list(node.input), list(node.output)
-        for attribute in node.attribute:
-            _ = attribute.name
-            for inner in (attribute.g, *attribute.graphs):
-                _check_names(inner)
+        _ = [attribute.name for attribute in node.attribute]
 
 
-def _tensors(onnx: Any, graph: Any) -> Iterator[Any]:
-    """Yield all tensors of a graph and of the graphs in it."""
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Yield all tensors of a graph."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
+            yield from attribute.tensors
             if attribute.HasField("t"):
                 yield attribute.t
-            yield from attribute.tensors
-            if attribute.HasField("g"):
-                yield from _tensors(onnx, attribute.g)
-            for each in attribute.graphs:
-                yield from _tensors(onnx, each)
 
 
-def _take_out(onnx: Any, made: Any) -> dict[int, tuple[list[int], dict[str, str]]]:
-    """Make tensors of other files empty, and return shape and place of each by its number.
-
-    The checker would look for these files in the working directory.
-    """
-    beside = {}
-    for number, tensor in enumerate(_tensors(onnx, made.graph)):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            place = {each.key: each.value for each in tensor.external_data}
-            beside[number] = list(tensor.dims), place
-            tensor.ClearField("external_data")
-            tensor.data_location = onnx.TensorProto.DEFAULT
-            tensor.dims[:] = [0]
-            tensor.raw_data = b""
-    return beside
-
-
-def _put_in(
-    file: Path, onnx: Any, made: Any, beside: Mapping[int, tuple[list[int], dict[str, str]]]
-) -> None:
-    """Read the tensors of other files."""
-    for number, tensor in enumerate(_tensors(onnx, made.graph)):
-        if number in beside:
-            dims, place = beside[number]
-            tensor.raw_data = _bytes_beside(file, tensor.name, place)
-            tensor.dims[:] = dims
-
-
-def _bytes_beside(file: Path, name: str, place: Mapping[str, str]) -> bytes:
-    """Return the bytes of a tensor that lies in another file of the same folder."""
-    location = place.get("location", "")
-    folder = file.resolve().parent
+def _checked_size(file: Path, tensor: Any) -> int:
+    """Return the bytes of a tensor that lies whole in another file of the model's folder."""
+    place = {each.key: each.value for each in tensor.external_data}
+    location, folder = place.get("location", ""), file.resolve().parent
     there = (folder / location).resolve()
     if not location or Path(location).is_absolute() or not there.is_relative_to(folder):
-        message = f"its tensor {name!r} lies in {location!r}, outside of the folder of the model"
-        raise CheckpointError(f"{file}: {message}: it is not read")
+        message = f"its tensor {tensor.name!r} lies in {location!r}, outside of the folder of the"
+        raise CheckpointError(f"{file}: {message} model: it is not read")
     try:
-        offset, length = int(place.get("offset", "0")), int(place.get("length", "-1"))
         size = there.stat().st_size
-        if offset < 0 or not 0 <= (length if "length" in place else 0) <= size - offset:
+        offset = int(place.get("offset", "0"))
+        length = int(place.get("length", str(max(0, size - offset))))
+        if offset < 0 or not 0 <= length <= size - offset:
             raise ValueError(f"{length} bytes from {offset} on, and there are {size}")
-        with there.open("rb") as stream:
-            stream.seek(offset)
-            return stream.read(length)
+        return length
     except (OSError, ValueError) as error:
-        message = f"its tensor {name!r} in {location!r} cannot be read: {error}"
+        message = f"its tensor {tensor.name!r} in {location!r} cannot be read: {error}"
         raise CheckpointError(f"{file}: {message}") from error

@@ -14,6 +14,7 @@ import numpy as np
 from dnn.errors import ShapeError
 from dnn.graph import operations as graph
 from dnn.graph.node import Node, constant
+from dnn.io.onnx_elementwise import OF_ONE_VALUE
 from dnn.io.onnx_export import GATES
 from dnn.io.onnx_trace import Call, operator
 
@@ -21,25 +22,14 @@ __all__: list[str] = []
 
 _USUAL = {"RNN": ["tanh"], "GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"]}
 
-_FUNCTIONS: dict[str, Callable[[Node, float, float], Node]] = {
-    "affine": lambda x, a, b: x * a + b,
-    "elu": lambda x, a, b: graph.elu(x, a),
-    "hardsigmoid": lambda x, a, b: graph.clip(x * a + b, 0.0, 1.0),
-    "leakyrelu": lambda x, a, b: graph.leaky_relu(x, a),
-    "relu": lambda x, a, b: graph.relu(x),
-    "scaledtanh": lambda x, a, b: graph.tanh(x * b) * a,
-    "sigmoid": lambda x, a, b: graph.sigmoid(x),
-    "softplus": lambda x, a, b: graph.softplus(x),
-    "softsign": lambda x, a, b: x / (abs(x) + 1.0),
-    "tanh": lambda x, a, b: graph.tanh(x),
+_Function = Callable[[Node], Node]
+_OF_CELLS: dict[str, Callable[[Node, Callable[..., Any]], Node]] = {
+    "affine": lambda x, get: x * get("alpha", 1.0) + get("beta", 0.0),
+    "scaledtanh": lambda x, get: graph.tanh(x * get("beta", 1.0)) * get("alpha", 1.0),
+    **{kind.lower(): function for kind, function in OF_ONE_VALUE.items()},
 }
-_PARAMETERS = {
-    "affine": (1.0, 0.0),
-    "elu": (1.0, 0.0),
-    "hardsigmoid": (0.2, 0.5),
-    "leakyrelu": (0.01, 0.0),
-    "scaledtanh": (1.0, 1.0),
-}
+_WITH_ALPHA = ("affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh")
+_WITH_BETA = ("affine", "hardsigmoid", "scaledtanh")
 
 
 class _Direction(NamedTuple):
@@ -58,7 +48,7 @@ class _Direction(NamedTuple):
 
 @operator("RNN", "GRU", "LSTM")
 def _recurrent(call: Call) -> tuple[Node, ...]:
-    kind = call.onnx_node.op_type
+    kind = call.kind
     x = call.node(0)
     by_sample = bool(call.get("layout", 0))
     x = graph.transpose(x, (1, 0, 2)) if by_sample else x
@@ -120,13 +110,13 @@ def _in_order(weights: Node, kind: str) -> Node:
 
 def _run(call: Call, way: _Direction, x: Node, lengths: Node | None, k: int) -> tuple[Node, ...]:
     """Return states, last state and, of an LSTM, last cell of a direction."""
-    functions, parameters = _activations(call, way.kind, k)
-    cell = {"GRU": "gru", "LSTM": "lstm"}.get(way.kind, functions[0])
-    is_usual = functions == _USUAL[way.kind] or (way.kind == "RNN" and cell == "relu")
+    names, functions = _activations(call, way.kind, k)
+    cell = {"GRU": "gru", "LSTM": "lstm"}.get(way.kind, names[0])
+    is_usual = names == _USUAL[way.kind] or (way.kind == "RNN" and cell == "relu")
     is_other_gru = way.kind == "GRU" and not call.get("linear_before_reset", 0)
     is_other = is_other_gru or "clip" in call.attributes or call.get("input_forget", 0)
     if not is_usual or is_other or way.peepholes is not None:
-        return _by_step(call, way, x, lengths, functions, parameters)
+        return _by_step(call, way, x, lengths, functions)
     found = graph.recurrent(
         x,
         *(_in_order(each, way.kind) for each in way[1:5]),
@@ -139,40 +129,33 @@ def _run(call: Call, way: _Direction, x: Node, lengths: Node | None, k: int) -> 
     return tuple(each for each in found if each is not None)
 
 
-def _activations(call: Call, kind: str, k: int) -> tuple[list[str], list[tuple[float, float]]]:
-    """Return the functions of a direction, and their two parameters."""
-    count = len(_USUAL[kind])
-    given = [each.lower() for each in call.get("activations", [])]
-    names = given[k * count : (k + 1) * count] if given else _USUAL[kind]
-    alphas, betas = list(call.get("activation_alpha", [])), list(call.get("activation_beta", []))
-    parameters = []
-    for i, name in enumerate(names):
-        if name not in _FUNCTIONS:
+def _activations(call: Call, kind: str, k: int) -> tuple[list[str], list[_Function]]:
+    """Return names and functions of a direction; parameters are of those that take any, in turn."""
+    count, limit = len(_USUAL[kind]), call.get("clip")
+    given = [each.lower() for each in call.get("activations", _USUAL[kind] * (k + 1))]
+    alphas, betas = (iter(call.get(f"activation_{name}", ())) for name in ("alpha", "beta"))
+    functions: list[_Function] = []
+    for name in given:
+        if name not in _OF_CELLS:
             call.refuse(f"activation {name!r} is not supported")
-        alpha, beta = _PARAMETERS.get(name, (0.0, 0.0))
-        at = k * count + i
-        parameters.append(
-            (alphas[at] if at < len(alphas) else alpha, betas[at] if at < len(betas) else beta)
-        )
-    return names, parameters
+        own = {"alpha": next(alphas, None)} if name in _WITH_ALPHA else {}
+        own |= {"beta": next(betas, None)} if name in _WITH_BETA else {}
+        found = {name: value for name, value in own.items() if value is not None}
+
+        def function(x: Node, of: Any = _OF_CELLS[name], found: Any = found) -> Node:
+            y: Node = of(x if limit is None else graph.clip(x, -limit, limit), found.get)
+            return y
+
+        functions.append(function)
+    return given[k * count :][:count], functions[k * count :][:count]
 
 
 def _by_step(
-    call: Call,
-    way: _Direction,
-    x: Node,
-    lengths: Node | None,
-    names: Sequence[str],
-    parameters: Sequence[tuple[float, float]],
+    call: Call, way: _Direction, x: Node, lengths: Node | None, functions: Sequence[_Function]
 ) -> tuple[Node, ...]:
     """Return the results of any cell, written out for each time step."""
     steps, batch, _ = x.shape
     units = way.hidden_weight.shape[-1]
-    limit = call.get("clip")
-
-    def function(i: int, value: Node) -> Node:
-        value = value if limit is None else graph.clip(value, -limit, limit)
-        return _FUNCTIONS[names[i]](value, *parameters[i])
 
     def gate(values: Node, i: int) -> Node:
         return values[..., i * units : (i + 1) * units]
@@ -188,13 +171,13 @@ def _by_step(
     for t in range(steps)[:: -1 if way.reverse else 1]:
         from_x, before = of_inputs[t], (h, c)
         if way.kind == "GRU":
-            h = _gru_step(call, way, from_x, h, function, gate)
+            h = _gru_step(call, way, from_x, h, functions, gate)
         else:
             z = from_x + h @ graph.transpose(way.hidden_weight) + way.hidden_bias
             if way.kind == "RNN":
-                h = function(0, z)
+                h = functions[0](z)
             else:
-                h, c = _lstm_step(call, z, c, peephole, function, gate)
+                h, c = _lstm_step(call, z, c, peephole, functions, gate)
         states[t] = h
         if lengths is not None:
             ends = graph.expand_dims(graph.cast(lengths, np.int64), -1)
@@ -205,22 +188,22 @@ def _by_step(
     return (y, h, c) if way.kind == "LSTM" else (y, h)
 
 
-def _gru_step(call: Call, way: _Direction, x: Node, h: Node, function: Any, gate: Any) -> Node:
+def _gru_step(call: Call, way: _Direction, x: Node, h: Node, functions: Any, gate: Any) -> Node:
     """Return the next state of a GRU, whose gates are update, reset and new."""
     weights = [gate(graph.transpose(way.hidden_weight), i) for i in range(3)]
     biases = [gate(way.hidden_bias, i) for i in range(3)]
-    update = function(0, gate(x, 0) + h @ weights[0] + biases[0])
-    reset = function(0, gate(x, 1) + h @ weights[1] + biases[1])
+    update = functions[0](gate(x, 0) + h @ weights[0] + biases[0])
+    reset = functions[0](gate(x, 1) + h @ weights[1] + biases[1])
     if call.get("linear_before_reset", 0):
-        new = function(1, gate(x, 2) + reset * (h @ weights[2] + biases[2]))
+        new = functions[1](gate(x, 2) + reset * (h @ weights[2] + biases[2]))
     else:
-        new = function(1, gate(x, 2) + (reset * h) @ weights[2] + biases[2])
+        new = functions[1](gate(x, 2) + (reset * h) @ weights[2] + biases[2])
     state: Node = (1.0 - update) * new + update * h
     return state
 
 
 def _lstm_step(
-    call: Call, z: Node, c: Node, peephole: Any, function: Any, gate: Any
+    call: Call, z: Node, c: Node, peephole: Any, functions: Any, gate: Any
 ) -> tuple[Node, Node]:
     """Return the next state and cell of an LSTM, whose gates are input, output, forget and new."""
 
@@ -228,8 +211,8 @@ def _lstm_step(
         value: Node = gate(z, i)
         return value if peephole[i] is None else value + peephole[i] * cell
 
-    enter = function(0, seen(0, c))
-    keep = 1.0 - enter if call.get("input_forget", 0) else function(0, seen(2, c))
-    cell = keep * c + enter * function(1, gate(z, 3))
-    state: Node = function(0, seen(1, cell)) * function(2, cell)
+    enter = functions[0](seen(0, c))
+    keep = 1.0 - enter if call.get("input_forget", 0) else functions[0](seen(2, c))
+    cell = keep * c + enter * functions[1](gate(z, 3))
+    state: Node = functions[0](seen(1, cell)) * functions[2](cell)
     return state, cell

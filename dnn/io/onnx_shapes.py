@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from dnn.backend import Array
 from dnn.graph import operations as graph
 from dnn.graph.node import PLACEHOLDER, Node, constant
 from dnn.graph.operation import apply
-from dnn.io.onnx_sums import part_along, repeated
-from dnn.io.onnx_trace import LARGEST_KNOWN, Call, FixedBatch, operator
+from dnn.io.onnx_reductions import part_along, repeated
+from dnn.io.onnx_trace import LARGEST_COMPUTED, LARGEST_KNOWN, Call, FixedBatch, operator
 
 __all__ = ["take"]
 
@@ -82,8 +83,6 @@ def _expand(call: Call) -> Node:
 @operator("Tile")
 def _tile(call: Call) -> Node:
     x, times = call.node(), call.integers("repeats", 1) or []
-    if x.size * math.prod(times) > LARGEST_KNOWN * 4:
-        call.refuse(f"more than {LARGEST_KNOWN * 4} elements")
     return x if set(times) == {1} else graph.tile(x, times)
 
 
@@ -125,7 +124,7 @@ def _split(call: Call) -> list[Node]:
     x, axis = call.node(), call.axis(0)
     parts = call.integers("split", 1)
     if parts is None:
-        count = int(call.get("num_outputs", call.outputs))
+        count = int(call.get("num_outputs", len(call.results)))
         each = -(-x.shape[axis] // count)
         parts = [min(each, x.shape[axis] - i * each) for i in range(count)]
     if sum(parts) != x.shape[axis] or min(parts) < 0:
@@ -264,7 +263,7 @@ def _scattered(call: Call, x: Node, rows: Node, updates: Node, parts: Node) -> N
     times = apply("add_rows", ones, flat, count=parts.shape[0])
     if call.is_known(1):
         named = call.known(1).reshape(-1, call.shape(1)[-1])
-        if call.onnx_node.op_type == "ScatterND" and len(np.unique(named, axis=0)) != len(named):
+        if call.kind == "ScatterND" and len(np.unique(named, axis=0)) != len(named):
             call.refuse("an element that is written twice is not supported")
     replaced = graph.greater(times, constant(0.5, np.float32))
     replaced = graph.reshape(replaced, (-1, *(1,) * (parts.ndim - 1)))
@@ -289,6 +288,8 @@ def _scatter_elements(call: Call) -> Node:
 @operator("OneHot")
 def _one_hot(call: Call) -> Node:
     depth, ends = int(call.known(1).item()), call.node(2)
+    if depth > LARGEST_KNOWN:
+        call.refuse(f"more than {LARGEST_KNOWN} classes")
     indices = _from_start(_integers(call, 0), depth)
     axis = int(call.get("axis", -1)) % (indices.ndim + 1)
     numbers = constant(np.arange(depth), np.intp)
@@ -363,112 +364,77 @@ def _pad(call: Call) -> Node:
     return x
 
 
-def _coordinates(call: Call, length: int, out: int, scale: float, roi: Sequence[float]) -> Array:
-    """Return the place in the input of each element of the output of Resize along an axis."""
-    mode = call.get("coordinate_transformation_mode", "half_pixel")
-    if call.onnx_node.op_type == "Upsample" or call.opset < 11:
-        mode = "asymmetric"
-    x = np.arange(out, dtype=np.float64)
-    if mode == "half_pixel":
-        return (x + 0.5) / scale - 0.5
-    if mode == "pytorch_half_pixel":
-        return (x + 0.5) / scale - 0.5 if out > 1 else x * 0.0
-    if mode == "asymmetric":
-        return x / scale
-    if mode == "align_corners":
-        return x * (length - 1) / (scale * length - 1) if out > 1 else x * 0.0
-    if mode == "half_pixel_symmetric":
-        middle = length / 2 * (1 - out / (scale * length))
-        return middle + (x + 0.5) / scale - 0.5
-    if mode == "tf_crop_and_resize":
-        first, last = roi
-        if out == 1:
-            return 0.5 * (first + last) * (length - 1) + x * 0.0
-        return first * (length - 1) + x * (last - first) * (length - 1) / (out - 1)
-    call.refuse(f"coordinate_transformation_mode = {mode!r} is not supported")
+_COORDINATES: dict[str, Callable[[Array, int, int, float], Array]] = {
+    "align_corners": lambda x, n, out, scale: x * (n - 1) / (scale * n - 1) if out > 1 else x * 0.0,
+    "asymmetric": lambda x, n, out, scale: x / scale,
+    "half_pixel": lambda x, n, out, scale: (x + 0.5) / scale - 0.5,
+    "half_pixel_symmetric": lambda x, n, out, scale: (
+        n / 2 * (1 - out / (scale * n)) + (x + 0.5) / scale - 0.5
+    ),
+    "pytorch_half_pixel": lambda x, n, out, scale: (x + 0.5) / scale - 0.5 if out > 1 else x * 0.0,
+}
+"""For each mode of Resize the places of elements in the input, which has `n`, from their own."""
+_NEAREST: dict[str, Callable[[Array], Array]] = {
+    "ceil": np.ceil,
+    "floor": np.floor,
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+}
 
 
-def _taps(call: Call, places: Array, length: int, scale: float) -> list[tuple[Array, Array]]:
+def _taps(call: Call, length: int, out: int, scale: float) -> list[tuple[Array, Array]]:
     """Return indices and weights of the elements that Resize adds up along an axis."""
+    is_old = call.kind == "Upsample" or call.opset < 11
     mode = call.get("mode", "nearest")
-    outside = bool(call.get("exclude_outside", 0))
+    how = "asymmetric" if is_old else call.get("coordinate_transformation_mode", "half_pixel")
+    if how not in _COORDINATES or mode not in ("nearest", "linear", "bilinear", "cubic"):
+        call.refuse(f"mode {mode!r} with coordinates {how!r} is not supported")
+    places = _COORDINATES[how](np.arange(out, dtype=np.float64), length, out, scale)
     if mode == "nearest":
-        how = call.get("nearest_mode", "round_prefer_floor")
-        if call.onnx_node.op_type == "Upsample" or call.opset < 11:
-            how = "floor"
-        rounding: dict[str, Callable[[Array], Array]] = {
-            "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-            "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-            "floor": np.floor,
-            "ceil": np.ceil,
-        }
-        return [(np.clip(rounding[how](places), 0, length - 1), np.ones(len(places)))]
-    if mode not in ("linear", "bilinear", "cubic"):
-        call.refuse(f"mode = {mode!r} is not supported")
+        nearest = "floor" if is_old else call.get("nearest_mode", "round_prefer_floor")
+        return [(np.clip(_NEAREST[nearest](places), 0, length - 1), np.ones(out))]
     first = np.floor(places)
     part = places - first
     if mode == "cubic":
         a = float(call.get("cubic_coeff_a", -0.75))
-        offsets, distances = range(-1, 3), [part + 1, part, 1 - part, 2 - part]
-        weights = [
-            ((a + 2) * d - (a + 3)) * d * d + 1
-            if i in (1, 2)
-            else ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-            for i, d in enumerate(distances)
-        ]
+        near = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (part, 1 - part)]
+        far = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in (part + 1, 2 - part)]
+        indices, weights = [first + i for i in range(-1, 3)], [far[0], *near, far[1]]
     else:
-        offsets, weights = range(2), [1 - part, part]
-    indices = [first + offset for offset in offsets]
-    if outside:
+        indices, weights = [first, first + 1], [1 - part, part]
+    if call.get("exclude_outside", 0):
         weights = [w * ((i >= 0) & (i < length)) for w, i in zip(weights, indices, strict=True)]
         total = sum(weights)
         weights = [w / total for w in weights]
     return [(np.clip(i, 0, length - 1), w) for i, w in zip(indices, weights, strict=True)]
 
 
-def _resized_axis(call: Call, x: Node, axis: int, out: int, scale: float, roi: Any) -> Node:
-    """Return `x` interpolated along an axis."""
-    n = x.shape[axis]
-    places = _coordinates(call, n, out, scale, roi)
-    taps = _taps(call, places, n, scale)
-    total = None
-    shape = (-1, *(1,) * (x.ndim - 1 - axis))
-    for indices, weights in taps:
+def _resized_axis(call: Call, x: Node, axis: int, out: int, scale: float) -> Node:
+    """Return `x` interpolated along an axis; by broadcasting where elements are only repeated."""
+    n, parts = x.shape[axis], []
+    times = out // n
+    for indices, weights in _taps(call, n, out, scale):
         if not weights.any():
             continue
-        part = _repeated(x, indices.astype(np.intp), axis)
+        if times > 1 and np.array_equal(indices, np.repeat(np.arange(n), times)):
+            part = repeated(x, times, axis)
+        else:
+            part = take(x, indices.astype(np.intp), axis)
         if (weights != 1).any():
-            part = part * constant(weights.reshape(shape), x.dtype)
-        total = part if total is None else total + part
-    assert total is not None
-    if call.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-        is_outside = (places < 0) | (places > n - 1)
-        if is_outside.any():
-            value = constant(call.get("extrapolation_value", 0.0), x.dtype)
-            total = graph.where(constant(is_outside.reshape(shape), bool), value, total)
-    return total
-
-
-def _repeated(x: Node, indices: Array, axis: int) -> Node:
-    """Return elements along an axis; by broadcasting where each is repeated equally often."""
-    n = x.shape[axis]
-    times = len(indices) // n
-    if times > 1 and np.array_equal(indices, np.repeat(np.arange(n), times)):
-        return repeated(x, times, axis)
-    return take(x, indices, axis)
+            part = part * constant(weights.reshape(-1, *(1,) * (x.ndim - 1 - axis)), x.dtype)
+        parts.append(part)
+    return reduce(graph.add, parts)
 
 
 @operator("Resize", "Upsample")
 def _resize(call: Call) -> Node:
     x = call.node()
-    kind = x.dtype
     if call.get("antialias", 0):
         call.refuse("antialias = 1 is not supported")
-    is_new = call.onnx_node.op_type == "Resize" and call.opset >= 11
-    sizes = call.known(3) if is_new and call.has(3) and call.shape(3) != (0,) else None
+    is_new = call.kind == "Resize" and call.opset >= 11
     axes = [int(n) % x.ndim for n in call.get("axes", range(x.ndim))]
-    if sizes is not None:
-        lengths = [int(n) for n in sizes]
+    if is_new and call.has(3) and call.shape(3) != (0,):
+        lengths = [int(n) for n in call.known(3)]
         scales = [out / x.shape[axis] for axis, out in zip(axes, lengths, strict=True)]
         policy = call.get("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
@@ -478,13 +444,10 @@ def _resize(call: Call) -> Node:
         given = call.get("scales") or call.known(2 if is_new else 1).tolist()
         scales = [float(n) for n in given]
         lengths = [math.floor(x.shape[i] * s) for i, s in zip(axes, scales, strict=True)]
-    wide = math.prod(lengths)
-    if not all(map(math.isfinite, scales)) or not 0 < wide <= LARGEST_KNOWN:
+    if not all(map(math.isfinite, scales)) or not 0 < math.prod(lengths) <= LARGEST_COMPUTED:
         raise ValueError(f"to lengths {lengths}")
-    roi = call.known(1).tolist() if is_new and call.has(1) and call.shape(1) != (0,) else []
-    y = x if kind.kind == "f" else graph.cast(x, np.float32)
-    for i, axis in enumerate(axes):
-        ends = (roi[i], roi[i + len(axes)]) if roi else (0.0, 1.0)
-        if lengths[i] != x.shape[axis] or ends != (0.0, 1.0) or scales[i] != 1:
-            y = _resized_axis(call, y, axis, lengths[i], scales[i], ends)
-    return graph.cast(y, kind)
+    y = x if x.dtype.kind == "f" else graph.cast(x, np.float32)
+    for axis, length, scale in zip(axes, lengths, scales, strict=True):
+        if length != x.shape[axis] or scale != 1:
+            y = _resized_axis(call, y, axis, length, scale)
+    return graph.cast(y, x.dtype)

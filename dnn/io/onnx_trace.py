@@ -18,6 +18,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.errors import CheckpointError, DnnError
 from dnn.graph.node import PLACEHOLDER, Node, constant, topological_order, variable
+from dnn.graph.plan import run_eagerly
 from dnn.io.onnx_file import DOMAINS, OnnxFile, node_name
 
 __all__ = [
@@ -39,6 +40,8 @@ LARGEST_BY_VALUE = 64
 """Most elements of an input of a model on whose values a plan may depend."""
 LARGEST_KNOWN = 2**28
 """Most elements of a known value that is made of a shape."""
+LARGEST_COMPUTED = 2**30
+"""Most elements of a computed value: larger ones are no network's, but ask for all memory."""
 DEEPEST = 20
 """Deepest nesting of graphs in nodes that is followed."""
 
@@ -48,9 +51,8 @@ OPERATORS: dict[str, Callable[[Call], Any]] = {}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RANDOM = ("Bernoulli", "Multinomial", "Random")
 _REPEATING = ("ConstantOfShape", "Expand", "Tile")  # their results depend on the size of a batch
-_SIZED = {"ConstantOfShape": 0, "Expand": 1, "RandomNormal": 0, "Tile": 1}
-_ONLY_KNOWN = ("ConstantOfShape", "EyeLike", "NonZero", "Range", "Unique")
-"""Operators whose results have shapes that depend on values."""
+_SIZED = {"ConstantOfShape": 0, "Expand": 1, "OneHot": 1, "Tile": 1}
+_SIZED |= {"BlackmanWindow": 0, "HammingWindow": 0, "HannWindow": 0}
 _ALWAYS = ("If", "Loop", "Scan", "Shape", "Size")
 """Operators whose functions are called even if all inputs are known."""
 WRONG = (
@@ -137,21 +139,23 @@ class Call:
         self.trace = trace
         self.onnx_node = node
         self.values = values or {}
-        self.names: Sequence[str] = node.input
+        self.names: Sequence[str] = list(node.input)
         self.inputs = inputs
-        self.opset = trace.file.opset
+        self.opset = trace.opset
         get = trace.file.onnx.helper.get_attribute_value
         self.attributes: dict[str, Any] = {}
         for each in node.attribute:
             self.attributes[each.name] = _text(get(each))
 
-    def __len__(self) -> int:
-        return len(self.inputs)
+    @property
+    def kind(self) -> str:
+        """The operator."""
+        return str(self.onnx_node.op_type)
 
     @property
-    def outputs(self) -> int:
-        """How many results are named."""
-        return len(self.onnx_node.output)
+    def results(self) -> Sequence[str]:
+        """The names of its results."""
+        return list(self.onnx_node.output)
 
     def has(self, index: int) -> bool:
         """Whether there is an input of that number."""
@@ -172,7 +176,7 @@ class Call:
 
     def nodes(self) -> list[Node]:
         """Return all inputs as nodes."""
-        return [self.node(i) for i in range(len(self)) if self.has(i)]
+        return [self.node(i) for i in range(len(self.inputs)) if self.has(i)]
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an input."""
@@ -256,6 +260,8 @@ class Trace:
     ----------
     values : dict of str to Value
         All values of the main graph.
+    calls : list of Call
+        Nodes of the main graph that have been followed.
     ranges : list of (Node, int, int)
         Inputs that are indices, with the least and the largest that there may be.
     """
@@ -267,8 +273,10 @@ class Trace:
         self.leaves = leaves
         self.batch = batch
         self.values: dict[str, Any] = {}
+        self.calls: list[Call] = []
         self.ranges: list[tuple[Node, int, int]] = []
         self.depth = 0
+        self.opset = file.opset
 
     def for_batch(self, x: Node, shape: Sequence[int]) -> list[int]:
         """Return a shape of the file for the number of samples at hand, along the first axis."""
@@ -295,6 +303,8 @@ class Trace:
         if self.depth > DEEPEST:
             raise CheckpointError(f"{self.file.path}: graphs in graphs, more than {DEEPEST} deep")
         self.depth += 1
+        if self.depth == 1:
+            self.calls = []
         tensors = self.file.arrays(graph)
         self.leaves.of_file |= {id(each): each for each in tensors.values()}
         values = {**(outer or {}), **tensors, **given}
@@ -318,6 +328,8 @@ class Trace:
             self.file.refuse(node, f"its input {missing!r} is nothing that is computed before it")
         inputs = [values[name] if name else None for name in node.input]
         call = Call(self, node, inputs, values)
+        if self.depth == 1:
+            self.calls.append(call)
         try:
             results = self._results(call)
         except (CheckpointError, FixedBatch, UnknownValue):
@@ -325,30 +337,80 @@ class Trace:
         except DnnError as error:
             self.file.refuse(node, str(error))
         except WRONG as error:
-            self.file.refuse(node, f"its inputs or attributes do not fit: {error}")
+            text = str(error) or type(error).__name__
+            self.file.refuse(node, f"its inputs or attributes do not fit: {text}")
         several = results if isinstance(results, tuple | list) else (results,)
+        for result in several:
+            if isinstance(result, Node) and result.size > LARGEST_COMPUTED:
+                shape = f"a result of shape {result.shape}"
+                self.file.refuse(node, f"{shape}, of more than {LARGEST_COMPUTED} elements")
         for name, result in zip(node.output, several, strict=False):
             if name and result is not None:
                 values[name] = result
 
     def _results(self, call: Call) -> Any:
-        kind = call.onnx_node.op_type
+        kind = call.kind
         if kind in _ALWAYS:
             return OPERATORS[kind](call)
         if kind == "Constant":
             return self._constant(call)
         if any(isinstance(x, Node) for x in call.inputs):
             function = OPERATORS.get(kind)
-            return self._unknown(call) if function is None else function(call)
+            return self._expanded(call) if function is None else function(call)
         if kind in ("Identity", "Dropout"):
             return call.inputs[0]
         return self._folded(call)
+
+    def _expanded(self, call: Call) -> list[Value | None]:
+        """Return the results of an operator that onnx defines as a function of other operators."""
+        body = self._body(call)
+        given = {each.name: each for each in call.onnx_node.attribute}
+        for each in self.file.onnx.defs.get_schema(call.kind, self.opset).attributes.values():
+            if each.default_value.name:
+                given.setdefault(each.name, each.default_value)
+        values = {
+            name: x for name, x in zip(body.input, call.inputs, strict=False) if x is not None
+        }
+        outer, self.opset = self.opset, body.opset_import[0].version
+        self.depth += 1
+        try:
+            for node in body.node:
+                self.follow(_with_attributes(node, given), values)
+        finally:
+            self.depth -= 1
+            self.opset = outer
+        return [values.get(name) for name in body.output]
+
+    def _body(self, call: Call) -> Any:
+        """Return the function of an operator; `CheckpointError` if there is none."""
+        onnx, node = self.file.onnx, call.onnx_node
+        try:
+            schema = onnx.defs.get_schema(call.kind, self.opset)
+        except onnx.defs.SchemaError:
+            self._unknown(call)
+        fixed = schema.function_opset_versions
+        versions = [*fixed, *schema.context_dependent_function_opset_versions]
+        # What a later function of the same operator computes is the same.
+        fitting = [each for each in versions if each <= self.opset] or sorted(versions)[:1]
+        if fitting and self.depth <= DEEPEST:
+            version = max(fitting)
+            if version in fixed:
+                raw = schema.get_function_with_opset_version(version)
+            else:
+                types = [_type_of(onnx, x).SerializeToString() for x in call.inputs]
+                raw = schema.get_context_dependent_function_with_opset_version(
+                    version, node.SerializeToString(), types
+                )
+            body = onnx.FunctionProto.FromString(raw)
+            if body.node:
+                return body
+        self._unknown(call)
 
     def _unknown(self, call: Call) -> NoReturn:
         """Refuse a node; if its inputs can be known, it may be computed when a plan is compiled."""
         message = "this operator is not supported"
         computed = [x for x in call.inputs if isinstance(x, Node)]
-        if computed and call.onnx_node.op_type in _ONLY_KNOWN:
+        if computed and not call.kind.startswith(_RANDOM):
             raise UnknownValue(computed, f"{node_name(call.onnx_node)}: {message}")
         call.refuse(message)
 
@@ -369,29 +431,72 @@ class Trace:
         kind = node.op_type
         if kind.startswith(_RANDOM):
             call.refuse("random numbers are not supported")
-        if kind in _SIZED and math.prod(call.known(_SIZED[kind]).tolist()) > LARGEST_KNOWN:
+        if self._count(call) > LARGEST_KNOWN:
             call.refuse(f"a value of more than {LARGEST_KNOWN} elements")
         ops = importlib.import_module("onnx.reference.ops")
-        try:
-            function = ops.load_op("", kind, file.opset)
-        except Exception:  # it raises errors of its own for operators that it does not know
-            self._unknown(call)
-        opsets = {"": file.opset, **file.opsets}
+        opsets = {**file.opsets, "": self.opset}
         settings = {"log": _silent, "opsets": opsets, "verbose": 0, "new_ops": None}
         try:
-            with np.errstate(all="ignore"):
-                results = function(node, settings).run(*call.inputs)
-        except Exception as error:  # of the library, for anything that does not fit
-            call.refuse(f"it cannot be computed: {error}")
+            reference = ops.load_op("", kind, self.opset)
+        except Exception:  # it raises errors of its own for operators that it does not know
+            if kind not in OPERATORS:
+                self._unknown(call)
+            results = self._eagerly(call)
+        else:
+            try:
+                with np.errstate(all="ignore"):
+                    results = reference(node, settings).run(*call.inputs)
+            except Exception as error:  # of the library, for anything that does not fit
+                call.refuse(f"it cannot be computed: {error}")
         arrays = tuple(None if each is None else np.asarray(each) for each in results)
         of_file = self.leaves.of_file
         if kind not in _REPEATING and any(id(each) in of_file for each in call.inputs):
             of_file |= {id(each): each for each in arrays if each is not None}
         return arrays
 
+    def _count(self, call: Call) -> float:
+        """Return at least how many elements a known value has that is made of numbers."""
+        if call.kind == "Range":
+            start, limit, delta = (float(call.known(i).item()) for i in range(3))
+            return abs(limit - start) / abs(delta) if delta else 0.0
+        if call.kind not in _SIZED:
+            return 0.0
+        repeated = math.prod(call.shape()) if call.kind == "Tile" else 1
+        return float(repeated * math.prod(call.known(_SIZED[call.kind]).ravel().tolist()))
+
+    def _eagerly(self, call: Call) -> Sequence[Array]:
+        """Compute a node whose inputs are all known by its function among `OPERATORS`."""
+        trace = Trace(self.file, Leaves())
+        trace.opset = self.opset
+        found = OPERATORS[call.kind](Call(trace, call.onnx_node, call.inputs, call.values))
+        several = found if isinstance(found, tuple | list) else [found]
+        return run_eagerly(several, trace.leaves.arrays)
+
 
 def _silent(*_: object) -> None:
     """Log nothing."""
+
+
+def _type_of(onnx: Any, x: Value | None) -> Any:
+    """Return the type of a value, an empty one for none."""
+    if x is None:
+        return onnx.TypeProto()
+    kind = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+    return onnx.helper.make_tensor_type_proto(kind, x.shape)
+
+
+def _with_attributes(node: Any, given: Mapping[str, Any]) -> Any:
+    """Return a node of a function, with the attributes that it takes from those of its call."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for each in node.attribute:
+        if not each.ref_attr_name:
+            copy.attribute.append(each)
+        elif each.ref_attr_name in given:
+            copy.attribute.append(given[each.ref_attr_name])
+            copy.attribute[-1].name = each.name
+    return copy
 
 
 def needed(graph: Any) -> list[Any]:

@@ -1,8 +1,9 @@
-"""Operators of ONNX with windows: convolution, transposed convolution and pooling."""
+"""Operators of ONNX with windows: convolution, pooling and Fourier transforms of signals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import product
 from typing import Any, NamedTuple
@@ -11,11 +12,15 @@ import numpy as np
 
 from dnn.graph import operations as graph
 from dnn.graph.node import Node, constant
-from dnn.io.onnx_shapes import padded
-from dnn.io.onnx_sums import by_channel, requantised, shifted
+from dnn.io.onnx_reductions import by_channel, part_along, requantised, shifted
+from dnn.io.onnx_shapes import padded, take
 from dnn.io.onnx_trace import Call, operator
 
 __all__ = ["Windows", "pool_windows", "windows_of"]
+
+
+MOST_TAPS = 4096
+"""Most elements of a window that are read one by one; poolings of `dnn.graph` have no limit."""
 
 
 class Windows(NamedTuple):
@@ -211,6 +216,8 @@ def pool_windows(call: Call, lengths: Sequence[int]) -> tuple[Windows, bool]:
 
 def _taps(x: Node, windows: Windows, value: float) -> Iterator[Node]:
     """Yield for each place in a window the elements that stand there, of all windows."""
+    if math.prod(windows.size) > MOST_TAPS:
+        raise ValueError(f"windows of {windows.size}, more than {MOST_TAPS} elements")
     x = padded(x, ((0, 0), (0, 0), *windows.pads), value)
     counts = [
         (n - wide) // step + 1
@@ -223,30 +230,28 @@ def _taps(x: Node, windows: Windows, value: float) -> Iterator[Node]:
         yield x[tuple(keys)]
 
 
-def _is_usual(x: Node, windows: Windows) -> bool:
-    """Whether the pooling of images of `dnn.graph` computes it."""
-    return (
-        x.ndim in (3, 4)
-        and set(windows.dilation) == {1}
-        and x.dtype in (np.float32, np.float64)
-        and all(max(pad) < n for pad, n in zip(windows.pads, windows.size, strict=True))
-    )
+def _pooled(pool: Callable[..., Node], x: Node, windows: Windows, **how: Any) -> Node | None:
+    """Return a pooling by that of `dnn.graph`; None where that does not compute it."""
+    if (
+        x.ndim not in (3, 4)
+        or set(windows.dilation) != {1}
+        or x.dtype not in (np.float32, np.float64)
+        or any(max(pad) >= n for pad, n in zip(windows.pads, windows.size, strict=True))
+    ):
+        return None
+    size, stride = _two(windows.size), _two(windows.stride)
+    y = pool(_as_images(x), size, stride=stride, padding=_flat(windows.pads), **how)
+    return _of_signals(y) if x.ndim == 3 else y
 
 
 @operator("MaxPool")
 def _max_pool(call: Call) -> Node:
     x = call.node()
-    if call.outputs > 1 and any(call.onnx_node.output[1:]):
+    if len(call.results) > 1 and any(call.results[1:]):
         call.refuse("the places of the largest elements are not supported")
     windows, _ = pool_windows(call, x.shape[2:])
-    if _is_usual(x, windows):
-        y = graph.max_pool2d(
-            _as_images(x),
-            _two(windows.size),
-            stride=_two(windows.stride),
-            padding=_flat(windows.pads),
-        )
-        return _of_signals(y) if x.ndim == 3 else y
+    if (y := _pooled(graph.max_pool2d, x, windows)) is not None:
+        return y
     least = -np.inf if x.dtype.kind == "f" else int(np.iinfo(x.dtype).min)
     return reduce(graph.maximum, _taps(x, windows, least))
 
@@ -256,15 +261,10 @@ def _average_pool(call: Call) -> Node:
     x = call.node()
     windows, reaches_beyond = pool_windows(call, x.shape[2:])
     counts_padding = bool(call.get("count_include_pad", 0))
-    if _is_usual(x, windows) and not (reaches_beyond and counts_padding):
-        y = graph.average_pool2d(
-            _as_images(x),
-            _two(windows.size),
-            stride=_two(windows.stride),
-            padding=_flat(windows.pads),
-            counts_padding=counts_padding,
-        )
-        return _of_signals(y) if x.ndim == 3 else y
+    if not (reaches_beyond and counts_padding):
+        y = _pooled(graph.average_pool2d, x, windows, counts_padding=counts_padding)
+        if y is not None:
+            return y
     ones = np.ones(x.shape[2:])
     counted = windows_of(call, windows.size, x.shape[2:]).pads
     beyond = [(a - c, b - d) for (a, b), (c, d) in zip(windows.pads, counted, strict=True)]
@@ -284,7 +284,7 @@ def _lp_pool(call: Call) -> Node:
 
 @operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def _global_pool(call: Call) -> Node:
-    x, kind = call.node(), call.onnx_node.op_type
+    x, kind = call.node(), call.kind
     axes = list(range(2, x.ndim))
     if kind == "GlobalMaxPool":
         return graph.max(x, axes, keepdims=True)
@@ -292,3 +292,34 @@ def _global_pool(call: Call) -> Node:
         return graph.mean(x, axes, keepdims=True)
     p = float(call.get("p", 2))
     return graph.power(graph.sum(graph.power(abs(x), p), axes, keepdims=True), 1.0 / p)
+
+
+# -- Fourier transforms ----------------------------------------------------------------------------
+
+
+@operator("DFT")
+def _fourier(call: Call) -> Node:
+    x, inverse = call.node(0), bool(call.get("inverse", 0))
+    stated = int(call.get("axis", 1 if call.opset < 20 else -2))
+    axis = (int(call.known(2).item()) if call.has(2) else stated) % x.ndim
+    n = int(call.known(1).item()) if call.has(1) else x.shape[axis]
+    if inverse and call.get("onesided", 0):
+        call.refuse("an inverse transform of one side is not supported")
+    x = part_along(x, axis, slice(0, n))
+    x = padded(x, [(0, n - x.shape[i] if i == axis else 0) for i in range(x.ndim)])
+    imaginary = x[..., 1] if x.shape[-1] == 2 else None
+    y = graph.stack((graph.ifft if inverse else graph.fft)(x[..., 0], imaginary, (axis,)), -1)
+    return part_along(y, axis, slice(0, n // 2 + 1)) if call.get("onesided", 0) else y
+
+
+@operator("STFT")
+def _fourier_of_frames(call: Call) -> Node:
+    x, step = call.node(0), int(call.known(1).item())
+    window = call.known(2) if call.has(2) else np.ones(int(call.known(3).item()))
+    starts = np.arange(0, x.shape[1] - len(window) + 1, step)
+    parts = [
+        take(part, starts[:, None] + np.arange(len(window)), 1) * constant(window, x.dtype)
+        for part in ([x] if x.ndim == 2 else [x[..., i] for i in range(x.shape[2])])
+    ]
+    y = graph.stack(graph.fft(parts[0], parts[1] if len(parts) == 2 else None), -1)
+    return y[:, :, : len(window) // 2 + 1] if call.get("onesided", 1) else y

@@ -22,6 +22,7 @@ import io
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.errors import CheckpointError, ConfigurationError, unknown_name
 from dnn.graph.node import Shape
-from dnn.io.torchvision_names import TORCHVISION, Linear
+from dnn.io.torchvision_names import TORCHVISION, Linear, names_of
 from dnn.layers import BatchNorm, FullyConnected, Input, Layer, LayerNorm, LayerScale
 from dnn.layers.basic import Nested
 from dnn.parameters import matches
@@ -60,6 +61,8 @@ _TORCH: dict[type[Layer], dict[str, str]] = {
 _COUNTER = "num_batches_tracked"  # in PyTorch's batch norm, for cumulative averages
 OWN: Final = "dnn"
 """Names and axes as in a checkpoint of dnn, without what they begin with."""
+_WRAPPERS: Final = ("_orig_mod", "model", "module")
+"""What `torch.compile`, Lightning and `DataParallel` put before the names of a network."""
 _LISTED: Final = 12
 """How many rows of a kind a table of `LoadedWeights` has."""
 
@@ -97,6 +100,8 @@ class LoadedWeights:
         Arrays of another shape: name and shape in the file, and here.
     skipped : list of str
         Names here of the arrays that were to be left as they are.
+    beginning : str
+        What names in the file begin with and others do not, such as ``"module."``.
     """
 
     fitted: list[tuple[str, str]] = field(default_factory=list)
@@ -104,15 +109,17 @@ class LoadedWeights:
     unexpected: list[str] = field(default_factory=list)
     differing: list[tuple[str, Shape, str, Shape]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    beginning: str = ""
 
     def __str__(self) -> str:
         wanted = len(self.fitted) + len(self.missing) + len(self.differing)
-        lines = [f"{len(self.fitted)} of {wanted} arrays fit"]
+        begins = f', without "{self.beginning}" before their names' if self.beginning else ""
+        lines = [f"{len(self.fitted)} of {wanted} arrays fit{begins}"]
         rows = {
             "missing": [(name, f"for {ours}") for name, ours in self.missing],
             "unexpected": [(name, "") for name in self.unexpected],
             "other shape": [
-                (name, f"{there}, and {ours} takes {here}")
+                (name, f"{there}, and {ours} takes {here}{_if_transposed(there, here)}")
                 for name, there, ours, here in self.differing
             ],
             "left alone": [(name, "") for name in self.skipped],
@@ -151,7 +158,7 @@ def weights_of(model: Networks, naming: str | None = None) -> list[Weight]:
     arrays, of_prediction = trained_arrays(network, model._update), network.prediction_arrays
     first, *layers = network.layers
     assert isinstance(first, Input)
-    theirs = TORCHVISION[naming]() if naming in TORCHVISION else iter(())
+    theirs = names_of(naming) if naming in TORCHVISION else iter(())
     found = []
     for path, layer in _with_weights(layers):
         module = next(theirs, path)
@@ -179,17 +186,43 @@ def _checked_naming(names: str) -> str:
     return names
 
 
-def _naming_of(model: Networks, given: Mapping[str, Any]) -> str | None:
-    """Return whose names arrays have: those of a `weights_of` that fit most of them."""
-    best, most = None, 0
-    for naming in (None, OWN, *TORCHVISION):
-        named = weights_of(model, naming)
-        count = sum(each.torch_name in given for each in named)
-        if count > most:
-            best, most = naming, count
+def _if_transposed(there: Shape, here: Shape) -> str:
+    """Return a remark on a matrix whose axes are in the other order, as Keras and JAX have them."""
+    is_turned = len(here) == 2 and there == here[::-1] != here
+    return ": transposed, so load its transpose" if is_turned else ""
+
+
+def _naming_of(
+    model: Networks, given: Mapping[str, Any], names: str | None
+) -> tuple[str | None, str]:
+    """Return whose names arrays have, and what they begin with before: those that fit most.
+
+    Others than those of `_WRAPPERS` have to be named.
+    """
+    beginnings = sorted({_of_wrappers(name) for name in given} | {""})
+    best: tuple[str | None, str] = (names, "")
+    most = 0
+    for naming in (None, OWN, *TORCHVISION) if names is None else (_checked_naming(names),):
+        named = {each.torch_name for each in weights_of(model, naming)}
+        for beginning in beginnings:
+            count = len(named.intersection(_without(beginning, given)))
+            if count > most:
+                best, most = (naming, beginning), count
         if most == len(named):
             break
     return best
+
+
+def _of_wrappers(name: str) -> str:
+    """Return the beginning of a name that modules around a network have put there."""
+    parts = takewhile(lambda part: part in _WRAPPERS, name.split("."))
+    return "".join(f"{part}." for part in parts)
+
+
+def _without(beginning: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of arrays by their names without a beginning, of those that have it."""
+    found = {name.removeprefix(beginning): name for name in given}
+    return found if len(found) == len(given) else {name: name for name in given}
 
 
 def state_dict(model: NeuralNetwork, names: str | None = None) -> dict[str, Array]:
@@ -211,27 +244,31 @@ def load_arrays(
     names: str | None = None,
     strict: bool = True,
     skip: Sequence[str] = (),
+    otherwise: str = "in_order=True takes arrays whatever they are called",
 ) -> LoadedWeights:
     """Load arrays with names and axes of PyTorch, as `NeuralNetwork.load_state_dict` does.
 
     `source` is for messages: a `CheckpointError` says which array is missing, left over, of another
-    shape, of no floats, or has NaN or infinity. Averages of the parameters are set to the same
-    values.
+    shape, of no floats, or has NaN or infinity, and what to do `otherwise` if no name is known.
+    Averages of the parameters are set to the same values.
     """
     given = {name: value for name, value in state.items() if not name.endswith(_COUNTER)}
-    naming = _naming_of(model, given) if names is None else _checked_naming(names)
-    wanted = weights_of(model, None if in_order else naming)
+    naming, beginning = (None, "") if in_order else _naming_of(model, given, names)
+    wanted = weights_of(model, naming)
     if in_order:
         if len(given) != len(wanted):
             message = f"{len(given)} arrays are there, and {len(wanted)} are wanted"
             raise CheckpointError(f"{source}: {message}")
         found = dict(zip((each.torch_name for each in wanted), given.items(), strict=True))
     else:
-        found = {name: (name, value) for name, value in given.items()}
-    result = LoadedWeights()
+        found = {
+            name: (theirs, given[theirs]) for name, theirs in _without(beginning, given).items()
+        }
+    result = LoadedWeights(beginning=beginning)
     left = _left_alone(wanted, skip)
     values, problems = [], []
-    hint = _hint({each.torch_name for each in wanted}, given)
+    names_here = {each.torch_name for each in wanted}
+    hint = "" if names_here & set(found) else f"; {otherwise}"
     for each in wanted:
         if each.name in left:
             result.skipped.append(each.name)
@@ -239,8 +276,7 @@ def load_arrays(
             result.missing.append((each.torch_name, each.name))
             if strict:
                 problems.append(f"{each.torch_name} is missing, for {each.name}{hint}")
-    names_here = {each.torch_name for each in wanted}
-    result.unexpected += [name for name in found if name not in names_here]
+    result.unexpected += [theirs for name, (theirs, _) in found.items() if name not in names_here]
     if strict:
         problems += [f"{x} is there, and no layer here has it{hint}" for x in result.unexpected]
     for each in wanted:
@@ -251,7 +287,7 @@ def load_arrays(
         if array.shape != each.shape:
             result.differing.append((name, array.shape, each.name, each.shape))
             message = f"{name} has the shape {array.shape}, and {each.name} takes {each.shape}"
-            problems.append(message)
+            problems.append(message + _if_transposed(array.shape, each.shape))
         else:
             result.fitted.append((name, each.name))
             values.append((each, name, array))
@@ -286,11 +322,6 @@ def _left_alone(wanted: Sequence[Weight], skip: Sequence[str]) -> set[str]:
             raise ConfigurationError(f"skip: {pattern!r}: {message}")
         found |= chosen
     return found
-
-
-def _hint(wanted: set[str], given: Mapping[str, Any]) -> str:
-    """Return a hint for messages if no name is known, as in another module, else ""."""
-    return "" if wanted & set(given) else "; in_order=True takes arrays whatever they are called"
 
 
 def _on_host(source: str, name: str, value: Any) -> Array:
@@ -348,7 +379,10 @@ def load_weights(
             raise CheckpointError(f"{path}: two arrays are to be {ours}, one of them {name}")
         renamed[ours] = array
     naming = names if isinstance(names, str) else None
-    return load_arrays(model, str(path), renamed, names=naming, strict=strict, skip=skip)
+    how = 'names={"theirs": "ours"} renames what names begin with'
+    return load_arrays(
+        model, str(path), renamed, names=naming, strict=strict, skip=skip, otherwise=how
+    )
 
 
 def read_weights(path: str | PathLike[str]) -> dict[str, Array]:

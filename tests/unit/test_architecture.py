@@ -66,7 +66,8 @@ LAYERS = {
         objective strategies
         evaluation
         tabular trial_plan
-        options pretrained report
+        pretrained
+        options report
         search
         sweep
         best_network checkpoints compute sklearn_trainer torch_trainer

@@ -450,6 +450,12 @@ def test_files_that_are_no_models(tmp_path):
         path.write_bytes(raw)
         with pytest.raises(CheckpointError, match="no valid ONNX model"):
             NeuralNetwork.from_onnx(path)
+    path.write_bytes(b"PK\x03\x04")
+    with pytest.raises(CheckpointError, match=r"PyTorch or Python wrote: torch.onnx.export"):
+        NeuralNetwork.from_onnx(path)
+    written(path, [node("Relu", "x")], (3,), opsets=[("", 99)])
+    with pytest.raises(CheckpointError, match=r"operators of opset 99, and onnx .* at most"):
+        NeuralNetwork.from_onnx(path)
     for inputs in (("x", "z"), ()):
         written(path, [node("Relu", "x" if inputs else "w")], (3,), ONES, inputs=inputs)
         with pytest.raises(CheckpointError, match=r"one input and one output.*dnn.OnnxModel"):

@@ -206,6 +206,68 @@ def test_operators_of_others_and_hostile_shapes(tmp_path):
         OnnxModel(path)(np.ones(1))
 
 
+@pytest.mark.parametrize(
+    ("nodes", "tensors"),
+    [
+        ([node("Pad", "x n", "y")], {"n": [2**36, 0, 0, 0]}),
+        ([node("Tile", "x n", "y")], {"n": [2**20, 2**20]}),
+        ([node("Expand", "x n", "y")], {"n": [2**40, 1, 4]}),
+        ([node("Range", "a n b", "1"), node("Add", "x 1", "y")], {"a": 0, "n": 2**40, "b": 1}),
+        ([node("HannWindow", "n", "1"), node("Add", "x 1", "y")], {"n": 2**40}),
+        (
+            [node("Cast", "x", "1", to=INT64), node("OneHot", "1 n ends", "y")],
+            {"n": 2**40, "ends": [0.0, 1.0]},
+        ),
+        (
+            [
+                node("Reshape", "x n", "1"),
+                node("LpPool", "1", "y", kernel_shape=[2**20], pads=[2**19] * 2),
+            ],
+            {"n": [1, 2, 4]},
+        ),
+    ],
+)
+def test_hostile_shapes_name_the_node_and_ask_for_no_memory(nodes, tensors, tmp_path):
+    path = written(tmp_path / "made.onnx", nodes, [info("x", [2, 4])], [info("y", None)], tensors)
+    for run in (OnnxModel(path), lambda x: dnn.NeuralNetwork.from_onnx(path)):
+        with pytest.raises(CheckpointError, match=r"node '\w+' \(\w+\): .*more than \d+"):
+            run(np.ones((2, 4)))
+
+
+def test_a_value_of_the_file_that_only_our_operators_know_and_integers_divided_by_0(tmp_path):
+    """The reference of the format has no DequantizeLinear of opset 13."""
+    nodes = [
+        *(node("DequantizeLinear", "q scale zero", "w"), node("Mul", "x w", "y")),
+        *(node("Cast", "x", "i", to=INT64), node("Div", "i none", "z")),
+    ]
+    tensors = {"q": np.array([3, 5], "i1"), "scale": np.float32(0.5), "zero": np.int8(1)}
+    path = written(
+        tmp_path / "made.onnx",
+        nodes,
+        [info("x", ["n", 2])],
+        [info("y", None), info("z", None, INT64)],
+        {**tensors, "none": np.array(0)},
+        13,
+    )
+    y, _ = OnnxModel(path)(np.ones((1, 2)))
+    np.testing.assert_array_equal(y, [[1.0, 2.0]])
+
+
+def test_operators_of_values_that_decide_shapes_are_computed_for_small_inputs(tmp_path):
+    nodes = [node("TopK", "x k", "y at"), node("NonZero", "x", "where")]
+    outputs = [info("y", None), info("at", None, INT64), info("where", None, INT64)]
+    path = written(tmp_path / "made.onnx", nodes, [info("x", ["n"])], outputs, {"k": [2]})
+    model = OnnxModel(path)
+    assert model.outputs["y"].shape is None
+    for x in ([1.0, 0.0, 3.0], [0.0, 2.0, 1.0]):
+        y, at, where = model(x)
+        assert y.tolist() == sorted(x)[:0:-1]
+        assert at.tolist() == np.argsort(x)[:0:-1].tolist()
+        assert where.tolist() == [np.nonzero(x)[0].tolist()]
+    with pytest.raises(CheckpointError, match=r"\(TopK\): this operator .*values of its input 'x'"):
+        OnnxModel(path)(np.ones(100))
+
+
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 18, 20])
 def test_the_same_in_several_opsets(opset, tmp_path):
     """Axes are attributes in older opsets and inputs in newer ones; a softmax flattened before."""
@@ -270,14 +332,20 @@ OPERATORS = (
     *("Sin", "Sinh", "Size", "Slice", "Softmax", "Softplus", "Softsign", "SpaceToDepth", "Split"),
     *("Sqrt", "Squeeze", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Tile", "Xor"),
     *("Transpose", "Trilu", "Unsqueeze", "Upsample", "Where", "DFT", "STFT", "Scan"),
-    *("Attention", "If", "Loop"),
+    *("Attention", "If", "Loop", "RotaryEmbedding", "CenterCropPad", "AffineGrid", "TopK"),
 )
 
 UNREAD = (
     *("is no tensor", " is of ", "type of its value", "the places of the largest elements"),
     *("antialias", "reduction = ", "have no elements along", "has no elements along"),
     *("transposed convolutions of volumes", "diagonals", "do not broadcast", "of one side is not"),
-    *("after the mask", "a mask that is shorter", "attribute '", "before opset 9"),
+    *(
+        "with coordinates",
+        "after the mask",
+        "a mask that is shorter",
+        "attribute '",
+        "before opset 9",
+    ),
 )
 """What is not supported of these operators: types, empty reductions, blocks of quantised values."""
 

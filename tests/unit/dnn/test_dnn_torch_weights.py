@@ -11,7 +11,7 @@ import pytest
 from torchvision_models import torchvision_models
 
 import dnn
-from dnn import NeuralNetwork, nets
+from dnn import NeuralNetwork, mlp, nets
 from dnn.errors import CheckpointError, ConfigurationError
 from dnn.io.torchvision_names import TORCHVISION
 from dnn.layers import (
@@ -229,6 +229,31 @@ def test_what_does_not_fit_is_named_and_nothing_is_taken(state, says):
         model.load_state_dict(state())
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize("beginning", ["module.", "model.", "_orig_mod.module."])
+def test_names_of_wrappers_before_those_of_a_network(beginning, tmp_path):
+    model, other = NeuralNetwork(layers(), seed=1), NeuralNetwork(layers(), seed=2)
+    state = {f"{beginning}{name}": value for name, value in model.state_dict().items()}
+    np.savez(tmp_path / "w.npz", **state)
+    found = other.load_weights(tmp_path / "w.npz")
+    assert f'without "{beginning}" before their names' in str(found)
+    assert found.fitted[0] == (f"{beginning}0.weight", "conv2d_1.weight")
+    for name, value in other.state_dict().items():
+        np.testing.assert_array_equal(value, state[f"{beginning}{name}"])
+    np.savez(tmp_path / "w.npz", **{**state, "step": np.zeros(1)})
+    with pytest.raises(CheckpointError, match="step is there, and no layer here has it"):
+        other.load_weights(tmp_path / "w.npz")
+    np.savez(tmp_path / "w.npz", **{"other.0.weight": np.zeros(1)})
+    with pytest.raises(CheckpointError, match=r'names={"theirs": "ours"} renames'):
+        other.load_weights(tmp_path / "w.npz")
+
+
+def test_a_matrix_with_its_axes_in_the_other_order_is_named():
+    model = NeuralNetwork(mlp(3, [4], 2))
+    state = {name: value.T for name, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError, match=r"0.weight has .* \(4, 3\): transposed, so load its"):
+        model.load_state_dict(state)
 
 
 def test_in_order_the_numbers_have_to_agree():

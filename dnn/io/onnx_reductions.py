@@ -1,4 +1,4 @@
-"""Operators of ONNX that add up: reductions, normalisation, products, also of quantised values."""
+"""Operators of ONNX that reduce, normalise or multiply matrices, also of quantised values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend import Array
 from dnn.graph import operations as graph
 from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply
-from dnn.io.onnx_elements import binary, rounded
+from dnn.io.onnx_elementwise import binary, rounded
 from dnn.io.onnx_trace import OPERATORS, Call, Value, is_usual, operator
 
 __all__ = ["by_channel", "part_along", "repeated", "requantised", "shifted"]
@@ -68,7 +67,7 @@ OPERATORS.update({kind: _reduction(function) for kind, function in _REDUCTIONS.i
 @operator("ArgMax", "ArgMin")
 def _arg_extreme(call: Call) -> Node:
     x, axis = call.node(), call.axis(0)
-    if call.onnx_node.op_type == "ArgMin":
+    if call.kind == "ArgMin":
         x = -graph.cast(x, np.int64 if x.dtype.kind in "ub" else x.dtype)
     last = call.get("select_last_index", 0)
     if last:
@@ -163,18 +162,6 @@ def _instance_norm(call: Call) -> Node:
     return y * by_channel(call.node(1), x.ndim) + by_channel(call.node(2), x.ndim)
 
 
-@operator("GroupNormalization")
-def _group_norm(call: Call) -> Node:
-    x, groups = call.node(), int(call.get("num_groups"))
-    inside = graph.reshape(x, (x.shape[0], groups, -1))
-    y = graph.normalise(inside, (2,), call.get("epsilon", 1e-5)).values
-    if call.opset < 21:  # one number for each group
-        y = y * graph.reshape(call.node(1), (-1, 1)) + graph.reshape(call.node(2), (-1, 1))
-        return graph.reshape(y, x.shape)
-    y = graph.reshape(y, x.shape)
-    return y * by_channel(call.node(1), x.ndim) + by_channel(call.node(2), x.ndim)
-
-
 @operator("LayerNormalization")
 def _layer_norm(call: Call) -> tuple[Node, ...]:
     x, epsilon = call.node(), call.get("epsilon", 1e-5)
@@ -182,25 +169,9 @@ def _layer_norm(call: Call) -> tuple[Node, ...]:
     found = graph.normalise(x, axes, epsilon)
     y = found.values * call.node(1)
     y = y + call.node(2) if call.has(2) else y
-    if call.outputs == 1:
+    if len(call.results) == 1:
         return (y,)
     return y, found.mean, 1.0 / graph.sqrt(found.variance + epsilon)
-
-
-@operator("RMSNormalization")
-def _rms_norm(call: Call) -> Node:
-    x = call.node()
-    axes = tuple(range(call.axis(-1), x.ndim))
-    mean = graph.mean(graph.square(x), axes, keepdims=True)
-    return x / graph.sqrt(mean + call.get("epsilon", 1e-5)) * call.node(1)
-
-
-@operator("MeanVarianceNormalization")
-def _mean_variance_norm(call: Call) -> Node:
-    x, axes = call.node(), [int(n) for n in call.get("axes", [0, 2, 3])]
-    centred = x - graph.mean(x, axes, keepdims=True)
-    deviation = graph.sqrt(graph.mean(graph.square(centred), axes, keepdims=True))
-    return centred / (deviation + 1e-9)
 
 
 @operator("LpNormalization")
@@ -304,116 +275,12 @@ def _contracted(a: str, x: Node, b: str, y: Node, later: set[str]) -> tuple[str,
     return "".join(letters), graph.reshape(product, [size[letter] for letter in letters])
 
 
-_ATTENTION = {"scale", "softcap", "is_causal", "q_num_heads", "kv_num_heads", "softmax_precision"}
-_ATTENTION |= {"qk_matmul_output_mode"}
-
-
-@operator("Attention")
-def _attention(call: Call) -> tuple[Node, ...]:
-    """Compute attention as its parts: products, a mask and a softmax."""
-    q, k, v = (call.node(i) for i in range(3))
-    if unknown := set(call.attributes) - _ATTENTION:
-        call.refuse(f"attribute {min(unknown)!r} is not supported")
-    if call.has(6) or int(call.get("qk_matmul_output_mode", 0)):
-        call.refuse("lengths of keys, and products after the mask, are not supported")
-    is_flat = q.ndim == 3
-    if is_flat:
-        heads = [int(call.get(f"{name}_num_heads")) for name in ("q", "kv", "kv")]
-        q, k, v = (_heads(x, n) for x, n in zip((q, k, v), heads, strict=True))
-    past = 0
-    if call.has(4):
-        past = call.shape(4)[2]
-        k, v = graph.concat([call.node(4), k], 2), graph.concat([call.node(5), v], 2)
-    present = k, v
-    times = q.shape[1] // k.shape[1]
-    if times > 1:
-        k, v = (repeated(x, times, 1) for x in (k, v))
-    scale = math.sqrt(call.get("scale", 0.0) or 1.0 / math.sqrt(q.shape[-1]))
-    products = scores = graph.matmul(q * scale, graph.transpose(k * scale))
-    if cap := call.get("softcap", 0.0):
-        scores = graph.tanh(scores * (1.0 / cap)) * cap
-    if call.has(3):
-        mask = call.node(3)
-        if mask.dtype.kind == "b":
-            zeros = constant(0.0, q.dtype)
-            mask = graph.where(mask, zeros, constant(-np.inf, q.dtype))
-        if mask.shape[-1] < scores.shape[-1]:
-            call.refuse("a mask that is shorter than the keys is not supported")
-        scores = scores + mask
-    if call.get("is_causal", 0):
-        kept = np.tril(np.ones(scores.shape[-2:], bool), past)
-        scores = graph.where(constant(kept, bool), scores, constant(-np.inf, q.dtype))
-    # A place that sees no other gets 0.
-    sees_none = graph.equal(graph.max(scores, -1, keepdims=True), constant(-np.inf, q.dtype))
-    zero = constant(0.0, q.dtype)
-    weights = graph.softmax(graph.where(sees_none, zero, scores))
-    y = graph.matmul(graph.where(sees_none, zero, weights), v)
-    if is_flat:
-        y = graph.reshape(graph.transpose(y, (0, 2, 1, 3)), (y.shape[0], y.shape[2], -1))
-    return y, *present, products
-
-
-def _heads(x: Node, count: int) -> Node:
-    """Return features as those of several heads, with the axis of heads before that of places."""
-    apart = graph.reshape(x, (*x.shape[:2], count, x.shape[2] // count))
-    return graph.transpose(apart, (0, 2, 1, 3))
-
-
 def repeated(x: Node, times: int, axis: int) -> Node:
     """Return `x` with each of its parts along an axis so often in succession."""
     before, n, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     apart = graph.reshape(x, (*before, n, 1, *behind))
     wide = graph.broadcast_to(apart, (*before, n, times, *behind))
     return graph.reshape(wide, (*before, n * times, *behind))
-
-
-@operator("DFT")
-def _fourier(call: Call) -> Node:
-    """Compute a discrete Fourier transform as a product with its matrix."""
-    x = call.node(0)
-    stated = int(call.get("axis", 1 if call.opset < 20 else -2))
-    axis = (int(call.known(2).item()) if call.has(2) else stated) % x.ndim
-    n = int(call.known(1).item()) if call.has(1) else x.shape[axis]
-    inverse = bool(call.get("inverse", 0))
-    bins = n // 2 + 1 if call.get("onesided", 0) and not inverse else n
-    used = min(n, x.shape[axis])
-    angles = np.outer(np.arange(used), np.arange(bins)) * (2 * np.pi / n)
-    scale = 1.0 / n if inverse else 1.0
-    parts = [x[..., i] for i in range(x.shape[-1])]
-    if len(parts) == 2 and inverse and call.get("onesided", 0):
-        call.refuse("an inverse transform of one side is not supported")
-
-    def transformed(part: Node, matrix: Array) -> Node:
-        waves = constant(matrix * scale, x.dtype)
-        cut = part_along(part, axis, slice(0, used))
-        return along_last(cut, axis, lambda z: graph.dot(z, waves))
-
-    cosine, sine = np.cos(angles), np.sin(angles) * (1 if inverse else -1)
-    real, imaginary = transformed(parts[0], cosine), transformed(parts[0], sine)
-    if len(parts) == 2:
-        real = real - transformed(parts[1], sine)
-        imaginary = imaginary + transformed(parts[1], cosine)
-    return graph.stack([real, imaginary], -1)
-
-
-@operator("STFT")
-def _fourier_of_frames(call: Call) -> Node:
-    """Compute Fourier transforms of frames as a convolution with windowed waves."""
-    x, step = call.node(0), int(call.known(1).item())
-    if x.ndim == 3 and x.shape[2] == 2:
-        call.refuse("signals of complex numbers are not supported")
-    window = call.known(2) if call.has(2) else None
-    length = int(call.known(3).item()) if call.has(3) else len(window if window is not None else ())
-    bins = length // 2 + 1 if call.get("onesided", 1) else length
-    angles = np.outer(np.arange(bins), np.arange(length)) * (2 * np.pi / length)
-    waves = np.concatenate([np.cos(angles), -np.sin(angles)])
-    if window is not None:
-        waves = waves * window
-    filters = constant(waves[:, None, None], x.dtype)
-    images = graph.reshape(x, (x.shape[0], 1, 1, x.shape[1]))
-    y = graph.conv2d(images, filters, stride=(1, step))
-    parts = graph.reshape(y, (x.shape[0], 2, bins, y.shape[-1]))
-    return graph.transpose(parts, (0, 3, 2, 1))
 
 
 # -- quantised values ------------------------------------------------------------------------------
@@ -450,16 +317,6 @@ def _quantise(call: Call) -> Node:
     zero = call.node(2) if call.has(2) else constant(0, np.uint8)
     x = call.node(0) / _along(call, call.node(1), 1)
     return _quantised(x, _along(call, zero, 2), zero.dtype)
-
-
-@operator("DynamicQuantizeLinear")
-def _quantise_by_range(call: Call) -> tuple[Node, Node, Node]:
-    x = call.node()
-    low = graph.minimum(graph.min(x), 0.0)
-    scale = (graph.maximum(graph.max(x), 0.0) - low) * (1.0 / 255.0)
-    scale = graph.where(graph.equal(scale, constant(0.0, x.dtype)), 1.0, scale)
-    zero = graph.cast(graph.clip(rounded(-low / scale), 0.0, 255.0), np.uint8)
-    return _quantised(x / scale, zero, np.uint8), scale, zero
 
 
 def shifted(call: Call, index: int, zero: int, axis: int) -> Node:

@@ -15,7 +15,8 @@ from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply
 from dnn.io.onnx_trace import OPERATORS, Call, is_usual, operator
 
-__all__ = ["ELEMENTWISE", "binary", "floor", "rounded"]
+_Get = Callable[[str, Any], Any]
+__all__ = ["ELEMENTWISE", "OF_ONE_VALUE", "binary", "floor", "rounded"]
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
@@ -98,13 +99,26 @@ _UNARY: dict[str, Callable[[Node], Node]] = {
     "Tan": lambda x: _sine(x) / _cosine(x),
     "Tanh": graph.tanh,
 }
-
-
-def _unary(function: Callable[[Node], Node]) -> Callable[[Call], Node]:
-    return lambda call: function(call.node())
-
-
-OPERATORS.update({kind: _unary(function) for kind, function in _UNARY.items()})
+_WITH_ATTRIBUTES: dict[str, Callable[[Node, _Get], Node]] = {
+    "Elu": lambda x, get: graph.elu(x, get("alpha", 1.0)),
+    "Gelu": lambda x, get: (
+        graph.gelu(x) if get("approximate", "none") == "tanh" else graph.exact_gelu(x)
+    ),
+    "HardSigmoid": lambda x, get: graph.clip(x * get("alpha", 0.2) + get("beta", 0.5), 0.0, 1.0),
+    "LeakyRelu": lambda x, get: graph.leaky_relu(x, get("alpha", 0.01)),
+    "Selu": lambda x, get: graph.elu(x, get("alpha", SELU_ALPHA)) * get("gamma", SELU_GAMMA),
+}
+OF_ONE_VALUE: dict[str, Callable[[Node, _Get], Node]] = {
+    **{kind: lambda x, get, of=of: of(x) for kind, of in _UNARY.items()},  # type: ignore[misc]
+    **_WITH_ATTRIBUTES,
+}
+"""For each operator of one value its function, of a node and of what returns its attributes."""
+OPERATORS.update(
+    {
+        kind: lambda call, of=of: of(call.node(), call.get)  # type: ignore[misc]
+        for kind, of in OF_ONE_VALUE.items()
+    }
+)
 
 
 @operator("Dropout")
@@ -116,7 +130,7 @@ def _dropout(call: Call) -> tuple[Node, Array]:
 
 @operator("Cast", "CastLike")
 def _cast(call: Call) -> Node:
-    if call.onnx_node.op_type == "CastLike":
+    if call.kind == "CastLike":
         dtype = call.inputs[1].dtype
     else:
         dtype = call.trace.file.dtype(call.get("to"))
@@ -128,67 +142,12 @@ def _cast(call: Call) -> Node:
     return graph.cast(x, dtype)
 
 
-@operator("Elu")
-def _elu(call: Call) -> Node:
-    return graph.elu(call.node(), call.get("alpha", 1.0))
-
-
-@operator("Celu")
-def _celu(call: Call) -> Node:
-    x, alpha = call.node(), float(call.get("alpha", 1.0))
-    return graph.relu(x) + graph.expm1(graph.clip(x, high=0.0) * (1.0 / alpha)) * alpha
-
-
-@operator("Selu")
-def _selu(call: Call) -> Node:
-    x, gamma = call.node(), float(call.get("gamma", SELU_GAMMA))
-    return graph.elu(x, call.get("alpha", SELU_ALPHA)) * gamma
-
-
-@operator("LeakyRelu")
-def _leaky_relu(call: Call) -> Node:
-    return graph.leaky_relu(call.node(), call.get("alpha", 0.01))
-
-
-@operator("ThresholdedRelu")
-def _thresholded_relu(call: Call) -> Node:
-    x = call.node()
-    return apply("where_greater", x, x, constant(call.get("alpha", 1.0), x.dtype))
-
-
 @operator("PRelu")
 def _prelu(call: Call) -> Node:
     x, slope = call.node(0), call.node(1)
     if x.ndim > 2 and slope.ndim == 1 and slope.shape[0] == x.shape[1] != x.shape[-1]:
         slope = graph.reshape(slope, (-1, *(1,) * (x.ndim - 2)))  # older opsets: by channel
     return graph.relu(x) + graph.clip(x, high=0.0) * slope
-
-
-@operator("HardSigmoid")
-def _hard_sigmoid(call: Call) -> Node:
-    x = call.node()
-    return graph.clip(x * call.get("alpha", 0.2) + call.get("beta", 0.5), 0.0, 1.0)
-
-
-@operator("Swish")
-def _swish_of(call: Call) -> Node:
-    x = call.node()
-    return x * graph.sigmoid(x * call.get("alpha", 1.0))
-
-
-@operator("Gelu")
-def _gelu(call: Call) -> Node:
-    x = call.node()
-    if call.get("approximate", "none") == "tanh":
-        return graph.gelu(x)
-    return graph.exact_gelu(x)
-
-
-@operator("Shrink")
-def _shrink(call: Call) -> Node:
-    x, bias, limit = call.node(), call.get("bias", 0.0), call.get("lambd", 0.5)
-    above = apply("where_greater", x - bias, x, constant(limit, x.dtype))
-    return above + apply("where_greater", x + bias, -x, constant(limit, x.dtype))
 
 
 @operator("IsInf")
@@ -250,12 +209,12 @@ OPERATORS.update({kind: binary(function) for kind, function in _BINARY.items()})
 def _sum_of_all(call: Call) -> Node:
     several = call.nodes()
     total = reduce(graph.add, several)
-    return total * (1.0 / len(several)) if call.onnx_node.op_type == "Mean" else total
+    return total * (1.0 / len(several)) if call.kind == "Mean" else total
 
 
 @operator("Max", "Min")
 def _extreme_of_all(call: Call) -> Node:
-    return reduce(graph.maximum if call.onnx_node.op_type == "Max" else graph.minimum, call.nodes())
+    return reduce(graph.maximum if call.kind == "Max" else graph.minimum, call.nodes())
 
 
 @operator("Pow")
