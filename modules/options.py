@@ -312,12 +312,13 @@ class SweepOptions(BaseModel):
                 f'strategy = "{name}" has its own rule',
                 'write strategy = "random" for another rule',
             )
-        if len(self.objective) > 1 and not self._is_stateless:
+        follows_all = self._is_stateless or self._is("takes_all_objectives")
+        if len(self.objective) > 1 and not follows_all:
             yield at(
                 ("objective",),
                 self.objective,
                 f'"{name}" can follow one objective, not {len(self.objective)}',
-                "write one expression of them, or use grid or random",
+                "write one expression of them, or use nsga2, grid or random",
             )
 
     def _trainer_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
