@@ -576,6 +576,7 @@ def _point_problems(
     """Yield each problem of parameters in combination once, as drawn points show it."""
     texts: dict[str, None] = {}
     tried: set[str] = set()
+    of_layers: dict[str, list[str]] = {}
     for point in _drawn_points(space):
         try:
             wanted = Hyperparameters.model_validate(with_layers(point, layers))
@@ -594,7 +595,11 @@ def _point_problems(
                 tried.add(shown)
                 text = rows_of(layers_of(wanted, *shape))[-1].get("problem")
                 if text:
-                    texts[f"layers with {shown}: {text}" if shown else f"layers: {text}"] = None
+                    of_layers.setdefault(text, []).append(shown)
+    for text, (shown, *others) in of_layers.items():
+        points = f" with {shown}" if shown else ""
+        more = f", as at {len(others)} more of {len(tried)} points" if others else ""
+        texts[f"layers{points}: {text}{more}"] = None
     for text in texts:
         place = (
             ("space", text.split(" ")[0]) if text.split(" ")[0] in space.dimensions else ("space",)

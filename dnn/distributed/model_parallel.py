@@ -128,7 +128,7 @@ class ColumnShard(Shard, FullyConnected):
         """Declare this rank's columns of W and its biases."""
         part = self.part
         if len(shape) != 1:
-            message = f"a sample must be a vector, but its shape is {shape}"
+            message = f"a sample must be a vector, but its shape is {shape}: flatten it before"
             raise ShapeError(self.name, message, shape)
         first = part.initializer(initializer_of(self.initializer), (shape[0], self.units), 1)
         self.weight = self.parameter("weight", (shape[0], part.width), first)

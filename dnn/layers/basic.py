@@ -182,7 +182,7 @@ class FullyConnected(Layer):
     def build(self, shape: Shape) -> None:
         """Declare W and b."""
         if len(shape) != 1:
-            message = f"a sample must be a vector, but its shape is {shape}"
+            message = f"a sample must be a vector, but its shape is {shape}: flatten it before"
             raise ShapeError(self.name, message, shape)
         self.weight = self.parameter("weight", (shape[0], self.units), self.initializer)
         if self.with_bias:
