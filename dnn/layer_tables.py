@@ -22,7 +22,7 @@ from dnn.errors import ConfigurationError, check_count, explains_arguments, unkn
 from dnn.graph.operations.activations import RECTIFIERS
 from dnn.initializers import initializer_of
 from dnn.layers import Activation, Input, Layer, SequenceInput
-from dnn.layers.basic import Nested
+from dnn.layers.nested import Nested
 
 __all__ = ["described_layers", "layer_kinds", "layers_from_tables", "rebuilt_layers"]
 

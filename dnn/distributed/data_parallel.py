@@ -43,7 +43,7 @@ from dnn.distributed.scheme import RanksScheme, clip_by_norm_of_all, own_noise, 
 from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.operation import Step
 from dnn.layers import BatchNorm, Layer
-from dnn.layers.basic import Nested
+from dnn.layers.nested import Nested
 from dnn.optimizers import Optimizer, Update
 from dnn.parameters import BufferSlice, FlatBuffer, Segment
 from dnn.training.data import Samples

@@ -35,8 +35,8 @@ from dnn.graph.plan import Arena, Plan
 from dnn.graph.statistics import both_forms
 from dnn.initializers import DETERMINISTIC
 from dnn.layers import Input, Layer
-from dnn.layers.basic import leaves_of
 from dnn.layers.layer import NoiseSource, Parameter, build_all
+from dnn.layers.nested import leaves_of
 from dnn.losses import Loss
 from dnn.parameters import FlatBuffer, matches, segments_of
 from dnn.precision import Precision

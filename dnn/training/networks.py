@@ -262,6 +262,14 @@ class Networks:
         samples = checked_samples(self._network, "x", x)
         return self._scheme.outputs(self._network, samples, "probability")
 
+    def _check_whole(self, method: str) -> None:
+        """Raise `ConfigurationError` if this rank has a part of the network, for `method`."""
+        if self._network.is_part:
+            message = "this rank has a part of the network alone"
+            raise ConfigurationError(
+                f"{method}: {message}: call gathered() on all ranks, which returns the whole"
+            )
+
 
 class Fit:
     """A call of `fit`: iterating over it trains, an epoch at a time.
