@@ -146,7 +146,6 @@ class DataParallel(RanksScheme):
         self.overlap = overlap
         self.sharded = sharded
         self.cuts_state = sharded and self.communicator.size > 1
-        self.freezes = not self.cuts_state
         self._states: WeakKeyDictionary[Network, ShardedState] = WeakKeyDictionary()
         # By the number of rows on all ranks together, times of a step with so many.
         self._way_times: WeakKeyDictionary[Network, dict[int, StepTimes]] = WeakKeyDictionary()
