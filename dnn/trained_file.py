@@ -5,6 +5,7 @@ Nothing in a file is executed, and what it says of itself may be wrong or forged
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -29,6 +30,7 @@ from dnn.model import NeuralNetwork
 from dnn.summaries import layer_summaries
 from dnn.trained import TrainedModel, target_count
 from dnn.training.checkpoint import (
+    CONTENT,
     MODEL_VERSION,
     VERSION_OF_TARGETS,
     load_parameters,
@@ -92,7 +94,7 @@ def load(path: str | PathLike[str], *, device: str = "cpu") -> TrainedModel:
         message = f"a model of version {version!r}, written by dnn {writer}, and this dnn reads"
         raise CheckpointError(f"{path}: {message} version {MODEL_VERSION}: use that dnn")
     try:
-        found = _model_of(model, about, arrays, device)
+        found = _model_of(path, model, about, arrays, device)
         load_parameters(found.network, path, about, arrays, parameters_only=True)
     except CheckpointError:
         raise
@@ -105,13 +107,23 @@ def load(path: str | PathLike[str], *, device: str = "cpu") -> TrainedModel:
 
 
 def _model_of(
+    path: str | PathLike[str],
     model: Mapping[str, Any],
     about: Mapping[str, Any],
     arrays: Mapping[str, Array],
     device: str,
 ) -> TrainedModel:
     _check_depths(model["layers"], len(arrays))
-    layers = rebuilt_layers(model["layers"])
+    numbers = itertools.count()
+
+    def onnx_graph() -> Layer:
+        from dnn.io.onnx_file import read_onnx
+        from dnn.io.onnx_layer import OnnxGraph
+
+        raw = arrays[f"{CONTENT}{next(numbers)}"].tobytes()
+        return OnnxGraph(read_onnx(path, raw))
+
+    layers = rebuilt_layers(model["layers"], {"onnx_graph": onnx_graph})
     _check_sizes(layers, arrays)
     network = NeuralNetwork(
         layers,
