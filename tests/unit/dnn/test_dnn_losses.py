@@ -1,6 +1,5 @@
 """Losses: values and gradients against torch, extremes, targets that do not fit."""
 
-
 import numpy as np
 import pytest
 
