@@ -260,7 +260,7 @@ class SweepOptions(BaseModel):
             try:
                 objective = Objective.parse(text, maximise, _folder(info), known)
             except (ExpressionError, ObjectiveError, PluginError) as error:
-                yield at(("objective",), text, str(error))
+                yield at(("objective",), text, str(error), getattr(error, "remedy", ""))
                 continue
             wanted = self.until.objective
             if wanted is not None and not objective.reaches(wanted):

@@ -43,7 +43,7 @@ class Pretrained:
         """Load weights into networks that have just been made, and freeze what is to be frozen."""
         from dnn import CheckpointError
 
-        *_, last = networks.parameters
+        *_, last = ["", *networks.parameters]  # a stage of a mesh may have none
         head = last.rpartition(".")[0]
         if self.weights is not None:
             try:

@@ -46,9 +46,9 @@ from dnn.layers import (
     SpatialDropout,
     Upsample2D,
 )
-from dnn.layers.basic import Nested
 from dnn.layers.images import FilterInitializer
 from dnn.layers.layer import Parameter
+from dnn.layers.nested import Nested
 from dnn.layers.normalisation import IMAGES
 
 __all__ = ["is_cut", "joined", "pairs_of", "sharded", "slices_of"]

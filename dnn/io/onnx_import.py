@@ -26,8 +26,8 @@ from dnn.io.onnx_simplify import simplified
 from dnn.io.onnx_trace import WRONG, FixedBatch, UnknownValue
 from dnn.io.weights import load_arrays, weights_of
 from dnn.layers import Concat, Input, Layer, Residual
-from dnn.layers.basic import leaves_of
 from dnn.layers.layer import build_all
+from dnn.layers.nested import leaves_of
 
 if TYPE_CHECKING:
     from dnn.model import NeuralNetwork
