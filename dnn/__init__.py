@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from dnn.summaries import *  # noqa: F403
     from dnn.tensor import *  # noqa: F403
     from dnn.trained import TrainedModel as TrainedModel
-    from dnn.trained import load as load
+    from dnn.trained_file import load as load
     from dnn.training.checkpoint import *  # noqa: F403
     from dnn.training.data import DeviceData as DeviceData
     from dnn.training.resuming import *  # noqa: F403
@@ -126,7 +126,8 @@ _PUBLIC = {
     "penalties": "L1 L2 Penalty",
     "summaries": "LayerSummary layer_summaries summary",
     "tensor": "Tensor",
-    "trained": "TrainedModel load",
+    "trained": "TrainedModel",
+    "trained_file": "load",
     "training.data": "DeviceData",
     "training.checkpoint": "load_checkpoint save_checkpoint",
     "training.resuming": "Progress load_progress progress_of resume_training",

@@ -22,16 +22,14 @@ from dnn.losses import Loss
 from dnn.model import NeuralNetwork
 from dnn.optimizers import SGD, Optimizer
 from dnn.precision import Dtype, precision_of
+from dnn.state_dicts import LoadsWeights
 from dnn.training.data import DeviceData, Versions, for_each
 from dnn.training.history import History
-from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
+from dnn.training.networks import BatchSizes, Fit, checked_batch_size
 from dnn.training.state import Snapshot, load_states, states_of, weights_of_each
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from dnn.callbacks import EarlyStopping
-    from dnn.io.weights import LoadedWeights
     from dnn.tensor import Tensor
     from dnn.training.parallel import Scheme
 
@@ -40,7 +38,7 @@ __all__ = ["Ensemble"]
 OnEpoch = Callable[[int, Sequence[int], Sequence[History]], Collection[int]]
 
 
-class Ensemble(Networks):
+class Ensemble(LoadsWeights):
     """K networks of the same layers, trained at once in one plan.
 
     Parameters
@@ -168,36 +166,6 @@ class Ensemble(Networks):
 
     def __len__(self) -> int:
         return len(self._seeds)
-
-    @explains_arguments
-    def load_weights(
-        self,
-        path: str | PathLike[str],
-        *,
-        names: str | Mapping[str, str] | None = None,
-        strict: bool = True,
-        skip: Sequence[str] = (),
-    ) -> LoadedWeights:
-        """Set parameters and running statistics of every network from a file.
-
-        Parameters
-        ----------
-        path : path
-        names, strict, skip
-            As for `NeuralNetwork.load_weights`.
-
-        Returns
-        -------
-        LoadedWeights
-
-        Raises
-        ------
-        CheckpointError, ConfigurationError, MissingDependencyError
-            As for `NeuralNetwork.load_weights`.
-        """
-        from dnn.io.weights import load_weights
-
-        return load_weights(self, path, names=names, strict=strict, skip=skip)
 
     def _set_state(self, name: str, value: float | Sequence[float]) -> None:
         buffer = self._network.state_buffer

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 from dnn import layers
@@ -22,7 +23,7 @@ from dnn.errors import ConfigurationError, check_count, explains_arguments, unkn
 from dnn.graph.operations.activations import RECTIFIERS
 from dnn.initializers import initializer_of
 from dnn.layers import Activation, Input, Layer, SequenceInput
-from dnn.layers.basic import Nested
+from dnn.layers.nested import Nested
 
 __all__ = ["described_layers", "layer_kinds", "layers_from_tables", "rebuilt_layers"]
 
@@ -209,6 +210,8 @@ def described_layers(layers: Sequence[Layer]) -> list[dict[str, Any]]:
 
 def _described(layer: Layer) -> dict[str, Any]:
     kind = layer.kind()
+    if layer.content is not None:
+        return {_KIND: kind}
     if type(layer) is not _classes().get(kind):
         raise _own_class(layer)
     if isinstance(layer, Activation) and layer.is_of_own_function:
@@ -242,8 +245,12 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, (tuple, list)) else value
 
 
-def rebuilt_layers(tables: Any) -> list[Layer]:
+def rebuilt_layers(
+    tables: Any, by_content: Mapping[str, Callable[[], Layer]] = MappingProxyType({})
+) -> list[Layer]:
     """Return the layers of a network from what `described_layers` has returned.
+
+    Functions of `by_content` make, one after the other, the layers of a kind that have contents.
 
     Raises
     ------
@@ -258,12 +265,14 @@ def rebuilt_layers(tables: Any) -> list[Layer]:
         raise ConfigurationError(f"the first layer is {first!r:.80}, and no input")
     dtype = int if first.get(_INTEGERS) is True else None
     source = cls(*shape, dtype=dtype)
-    return [source, *(_rebuilt(table, source) for table in tables[1:])]
+    return [source, *(_rebuilt(table, source, by_content) for table in tables[1:])]
 
 
-def _rebuilt(table: Any, source: Input) -> Layer:
+def _rebuilt(table: Any, source: Input, by_content: Mapping[str, Callable[[], Layer]]) -> Layer:
     given = dict(table) if isinstance(table, dict) else {}
     kind = given.pop(_KIND, None)
+    if kind in [*by_content] and not given:
+        return by_content[kind]()
     cls = _classes().get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise unknown_name("type of layer", kind, _classes())
@@ -273,4 +282,6 @@ def _rebuilt(table: Any, source: Input) -> Layer:
     wrong = [name for name in given if name not in known and name != _LENGTHS]
     if wrong:
         raise unknown_name(f"argument of {kind}", wrong[0], known)
-    return _layer_of(cls, known, given, lambda tables: [_rebuilt(x, source) for x in tables])
+    return _layer_of(
+        cls, known, given, lambda tables: [_rebuilt(x, source, by_content) for x in tables]
+    )

@@ -2,6 +2,24 @@
 
 Functions of a tensor return a tensor in memory of the same kind; complex numbers, which tensors do
 not hold, are returned as an array of NumPy or CuPy. Functions of an array return an array.
+Where a function says nothing else, the parameter is
+
+x : Tensor, shape (..., n, m), or (..., n, n) where matrices are square
+    Of float32 or float64; of a Fourier transform a tensor or an array of any shape.
+
+and it raises
+
+ShapeError
+    If `x` is no matrix, or not square, or shapes or axes do not fit.
+DtypeError
+    If `x` is of a type that the library does not take.
+DataError
+    If a matrix is singular or not positive definite, where on a GPU the result has NaN or infinity;
+    or if something does not converge, such as for NaN.
+DeviceError
+    If one of two operands is on the host alone and the other on a GPU.
+
+`dnn.graph` has some of them for nodes, with gradients.
 """
 
 from __future__ import annotations
@@ -22,6 +40,7 @@ from dnn.errors import (
     ShapeError,
     explains_arguments,
 )
+from dnn.graph.operations.systems import solved
 from dnn.tensor import Tensor
 from dnn.tensor.elements import is_foreign
 
@@ -76,61 +95,22 @@ def bmatmul(a: Tensor, b: Tensor) -> Tensor:
 def svd(x: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """Return the singular value decomposition ``x = u diag(s) vh``.
 
-    Parameters
-    ----------
-    x : Tensor, shape (..., n, m)
-        Of float32 or float64.
-    full_matrices : bool
-        `u` and `vh` are square; else their inner length is ``min(n, m)``.
-
-    Returns
-    -------
-    u, s, vh : Tensor
-        The singular values `s`, of shape (..., min(n, m)), are in descending order.
-
-    Raises
-    ------
-    ShapeError, DtypeError
-        If `x` is no matrix, or of a type that the library does not take.
-    DataError
-        If it does not converge, such as for NaN.
+    `u` and `vh` are square with `full_matrices`; else their inner length is ``min(n, m)``. The
+    singular values `s`, of shape (..., min(n, m)), are in descending order.
     """
     u, s, vh = _computed("svd", x, lambda xp, a: xp.linalg.svd(a, full_matrices), 2)
     return u, s, vh
 
 
 def solve(a: Tensor, b: Tensor | npt.ArrayLike) -> Tensor:
-    """Return x with ``a x = b``, of square matrices.
+    """Return x with ``a x = b``, of square matrices, in the shape of `b`.
 
-    `dnn.graph.solve` does the same for nodes, with gradients.
-
-    Parameters
-    ----------
-    a : Tensor, shape (..., n, n)
-        Of float32 or float64.
-    b : Tensor or array, shape (n,) or (..., n, m)
-        Leading axes broadcast with those of `a`.
-
-    Returns
-    -------
-    Tensor, of the shape of `b`
-        With the leading axes of both.
-
-    Raises
-    ------
-    ShapeError, DtypeError
-        If `a` is not square, they do not fit, or are of a type that the library does not take.
-    DataError
-        If a matrix is singular; on a GPU the result has NaN or infinity then.
-    DeviceError
-        If one is on the host alone and the other on a GPU.
+    `b` is of shape (n,) or (..., n, m), and leading axes broadcast.
     """
     if np.ndim(b) == 0 or (np.ndim(b) == 1 and np.shape(b) != a.shape[-1:]):
         raise ShapeError("solve", f"{a.shape} and {np.shape(b)} do not fit", a.shape, np.shape(b))
 
     def compute(xp: Any, a: Any, b: Any) -> Any:
-        from dnn.graph.operations.systems import solved
-
         return solved(xp, a, b[:, None])[..., 0] if b.ndim == 1 else solved(xp, a, b)
 
     x: Tensor = _computed("solve", a, compute, 2, True, b)
@@ -138,21 +118,7 @@ def solve(a: Tensor, b: Tensor | npt.ArrayLike) -> Tensor:
 
 
 def inv(x: Tensor) -> Tensor:
-    """Return the inverses of square matrices; to solve a system, `solve` is faster and more exact.
-
-    Parameters
-    ----------
-    x : Tensor, shape (..., n, n)
-
-    Returns
-    -------
-    Tensor, shape (..., n, n)
-
-    Raises
-    ------
-    ShapeError, DtypeError, DataError
-        As for `solve`.
-    """
+    """Return the inverses of square matrices; for a system, `solve` is faster and more exact."""
     inverse: Tensor = _computed("inv", x, lambda xp, a: xp.linalg.inv(a), 2, square=True)
     return inverse
 
@@ -179,11 +145,6 @@ def lstsq(
         Of `a`.
     s : Tensor, shape (min(n, k),)
         The singular values of `a`.
-
-    Raises
-    ------
-    ShapeError, DtypeError, DataError, DeviceError
-        As for `solve`.
     """
     if a.ndim != 2 or np.ndim(b) not in (1, 2) or np.shape(b)[0] != a.shape[0]:
         raise ShapeError("lstsq", f"{a.shape} and {np.shape(b)} do not fit", a.shape, np.shape(b))
@@ -196,23 +157,8 @@ def lstsq(
 def qr(x: Tensor, mode: Literal["reduced", "complete"] = "reduced") -> tuple[Tensor, Tensor]:
     """Return the factors ``x = q r``: orthogonal columns, and an upper triangle.
 
-    Parameters
-    ----------
-    x : Tensor, shape (..., n, m)
-    mode : "reduced" or "complete"
-        With the second, `q` is square.
-
-    Returns
-    -------
-    q : Tensor, shape (..., n, min(n, m))
-    r : Tensor, shape (..., min(n, m), m)
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such mode.
-    ShapeError, DtypeError
-        As for `svd`.
+    `q` is of shape (..., n, min(n, m)), with the mode ``"complete"`` square; of another mode it is
+    a `ConfigurationError`.
     """
     if mode not in ("reduced", "complete"):
         raise ConfigurationError(f'qr: mode is "reduced" or "complete", not {mode!r}')
@@ -223,21 +169,7 @@ def qr(x: Tensor, mode: Literal["reduced", "complete"] = "reduced") -> tuple[Ten
 def cholesky(x: Tensor) -> Tensor:
     """Return l with ``x = l l^T``, a lower triangle, of symmetric positive definite matrices.
 
-    Parameters
-    ----------
-    x : Tensor, shape (..., n, n)
-        Its lower triangle is read.
-
-    Returns
-    -------
-    Tensor, shape (..., n, n)
-
-    Raises
-    ------
-    ShapeError, DtypeError
-        As for `solve`.
-    DataError
-        If a matrix is not positive definite; on a GPU the result has NaN then.
+    The lower triangle of `x` is read.
     """
     lower: Tensor = _computed("cholesky", x, lambda xp, a: xp.linalg.cholesky(a), 2, square=True)
     return lower
@@ -246,43 +178,15 @@ def cholesky(x: Tensor) -> Tensor:
 def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues and eigenvectors of symmetric matrices; the lower triangle is read.
 
-    Parameters
-    ----------
-    x : Tensor, shape (..., n, n)
-        Of float32 or float64.
-
-    Returns
-    -------
-    values : Tensor, shape (..., n)
-        In ascending order.
-    vectors : Tensor, shape (..., n, n)
-        An eigenvector in each column.
-
-    Raises
-    ------
-    ShapeError, DtypeError, DataError
-        As for `svd`, or if a matrix is not square.
+    Values, of shape (..., n), are in ascending order, and each has its vector in a column of the
+    second result.
     """
     values, vectors = _computed("eigh", x, lambda xp, a: xp.linalg.eigh(a), 2, square=True)
     return values, vectors
 
 
 def eigvalsh(x: Tensor) -> Tensor:
-    """Return the eigenvalues of symmetric matrices in ascending order, from the lower triangle.
-
-    Parameters
-    ----------
-    x : Tensor, shape (..., n, n)
-
-    Returns
-    -------
-    Tensor, shape (..., n)
-
-    Raises
-    ------
-    ShapeError, DtypeError, DataError
-        As for `eigh`.
-    """
+    """Return the eigenvalues of symmetric matrices in ascending order, from the lower triangle."""
     values: Tensor = _computed("eigvalsh", x, lambda xp, a: xp.linalg.eigvalsh(a), 2, square=True)
     return values
 
@@ -290,21 +194,8 @@ def eigvalsh(x: Tensor) -> Tensor:
 def eigvals(x: Tensor) -> Tensor | Array:
     """Return the eigenvalues of any square matrices, in no particular order.
 
-    Parameters
-    ----------
-    x : Tensor, shape (..., n, n)
-
-    Returns
-    -------
-    Tensor or array of complex, shape (..., n)
-        A tensor if the library says that all are real.
-
-    Raises
-    ------
-    ShapeError, DtypeError, DataError
-        As for `eigh`.
-    DeviceError
-        If `x` is on a GPU and CuPy has no such function.
+    A tensor if the library says that all are real, else an array of complex numbers. On a GPU it is
+    a `DeviceError` if CuPy has no such function.
     """
 
     def compute(xp: Any, a: Any) -> Any:
@@ -318,50 +209,16 @@ def eigvals(x: Tensor) -> Tensor | Array:
 
 
 def fft(x: Tensor | npt.ArrayLike, n: int | None = None, axis: int = -1) -> Array:
-    """Return the discrete Fourier transform along an axis.
+    """Return the discrete Fourier transform along an axis, an array of complex numbers.
 
-    Parameters
-    ----------
-    x : Tensor or array
-    n : int, optional
-        Length along the axis, for which `x` is cut or filled up with zeros.
-    axis : int
-
-    Returns
-    -------
-    array of complex
-        Of NumPy, or of CuPy where `x` is on a GPU.
-
-    Raises
-    ------
-    ShapeError
-        If `x` has no axis.
+    `n` is the length along the axis, for which `x` is cut or filled up with zeros.
     """
     values: Array = _computed("fft", x, lambda xp, a: xp.fft.fft(a, n, axis), 1)
     return values
 
 
 def ifft(x: Tensor | npt.ArrayLike, n: int | None = None, axis: int = -1) -> Array:
-    """Return the inverse of `fft` along an axis; ``.real`` are its real parts.
-
-    Parameters
-    ----------
-    x : Tensor or array
-        Such as `fft` returns.
-    n : int, optional
-    axis : int
-        Both as for `fft`.
-
-    Returns
-    -------
-    array of complex
-        Of NumPy, or of CuPy where `x` is on a GPU.
-
-    Raises
-    ------
-    ShapeError
-        If `x` has no axis.
-    """
+    """Return the inverse of `fft`, with the same parameters; ``.real`` are its real parts."""
     values: Array = _computed("ifft", x, lambda xp, a: xp.fft.ifft(a, n, axis), 1)
     return values
 
@@ -371,25 +228,10 @@ def fftn(
     shape: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
 ) -> Array:
-    """Return the discrete Fourier transform along several axes.
+    """Return the discrete Fourier transform along several axes, an array of complex numbers.
 
-    Parameters
-    ----------
-    x : Tensor or array
-    shape : sequence of int, optional
-        Length along each of these axes, for which `x` is cut or filled up with zeros.
-    axes : sequence of int, optional
-        All if left out; with `shape` the last ones.
-
-    Returns
-    -------
-    array of complex
-        Of NumPy, or of CuPy where `x` is on a GPU.
-
-    Raises
-    ------
-    ShapeError
-        If `x` has no such axes, or lengths do not fit them.
+    All `axes` if they are left out; `shape` has the length along each of them, or along the last
+    ones, for which `x` is cut or filled up with zeros.
     """
     return _fourier("fftn", x, shape, axes)
 

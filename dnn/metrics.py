@@ -272,9 +272,6 @@ def metrics_of_labels(y: Array, predicted: Array) -> list[dict[str, float]]:
     return _by_network(each)
 
 
-# -- metrics that are asked for -------------------------------------------------------------------
-
-
 class Predictions(NamedTuple):
     """What K networks have predicted, and what is true.
 
@@ -294,58 +291,23 @@ class Predictions(NamedTuple):
     probabilities: Array | None = None
     classes: int = 0
 
-    def counts(self) -> tuple[Array, Array, Array]:
-        """Return what is rightly predicted, true, and predicted, of each class, (K, classes)."""
-        counts = confusion(self.truth, self.predicted)
-        return np.diagonal(counts, axis1=1, axis2=2), counts.sum(-1), counts.sum(-2)
-
-
-def _ratio(above: Array, below: Array, otherwise: float = 0.0) -> Array:
-    """Return a quotient, and another number where it is 0 / 0."""
-    found: Array = np.where(below == 0, otherwise, above / np.where(below == 0, 1, below))
-    return found
-
-
-def _mean_over_classes(each: Array, is_there: Array) -> Array:
-    found: Array = np.where(is_there, each, 0.0).sum(-1) / is_there.sum(-1)
-    return found
-
 
 def balanced_accuracy(given: Predictions) -> Array:
     """Return the mean over classes of the share of their samples that is predicted rightly."""
-    right, true, _ = given.counts()
-    return _mean_over_classes(_ratio(right, true), true > 0)
+    counts = confusion(given.truth, given.predicted)
+    right, true = np.diagonal(counts, axis1=1, axis2=2), counts.sum(-1)
+    found: Array = (right / np.maximum(true, 1)).sum(-1) / (true > 0).sum(-1)
+    return found
 
 
 def f1(given: Predictions) -> Array:
-    """Return F1 of class 1 where there are no others but 0, else `macro_f1`."""
-    if given.classes > 2:
-        return macro_f1(given)
-    truth, predicted = given.truth == 1, given.predicted == 1
-    return _ratio(2.0 * (truth & predicted).sum(-1), truth.sum(-1) + predicted.sum(-1))
-
-
-def macro_f1(given: Predictions) -> Array:
-    """Return the mean of F1 over classes that are there or predicted."""
-    right, true, predicted = given.counts()
-    either = true + predicted
-    return _mean_over_classes(_ratio(2.0 * right, either), either > 0)
-
-
-def micro_f1(given: Predictions) -> Array:
-    """Return F1 of the counts of all classes together."""
-    right, true, predicted = (counts.sum(-1) for counts in given.counts())
-    return _ratio(2.0 * right, true + predicted)
-
-
-def jaccard(given: Predictions) -> Array:
-    """Return the mean over samples of labels both true and predicted, by those that are either.
-
-    1 for a sample that has no labels, of which none is predicted.
-    """
-    truth, predicted = given.truth > 0, given.predicted > 0
-    either = (truth | predicted).sum(-1)
-    found: Array = _ratio((truth & predicted).sum(-1), either, 1.0).mean(-1)
+    """Return F1 of class 1 of two, else the mean of F1 over classes that are there or predicted."""
+    counts = confusion(given.truth, given.predicted)
+    either = counts.sum(-1) + counts.sum(-2)
+    each = 2.0 * np.diagonal(counts, axis1=1, axis2=2) / np.maximum(either, 1)
+    if given.classes <= 2:
+        return each[:, 1] if each.shape[1] > 1 else np.zeros(len(each))
+    found: Array = each.sum(-1) / (either > 0).sum(-1)
     return found
 
 
@@ -387,22 +349,21 @@ def _area(true: Array, chance: Array) -> float:
 
 
 _ASKED_FOR: Final[dict[str, Callable[[Predictions], Array]]] = {
-    each.__name__: each
-    for each in (balanced_accuracy, f1, macro_f1, micro_f1, jaccard, auc, log_loss)
+    each.__name__: each for each in (balanced_accuracy, f1, auc, log_loss)
 }
 
 
 def check_metrics(names: Sequence[str], task: str) -> None:
     """Raise `ConfigurationError` if a metric is unknown, or of other tasks than a network's."""
+    fitting = [
+        name
+        for name, known in METRICS.items()
+        if known.task in ("", task) or task in known.on_request
+    ]
     for name in names:
         if name not in METRICS:
             raise unknown_name("metric", name, METRICS)
-        if METRICS[name].task not in ("", task) and task not in METRICS[name].on_request:
-            fitting = [
-                each
-                for each, known in METRICS.items()
-                if known.task in ("", task) or task in known.on_request
-            ]
+        if name not in fitting:
             what = f"the task is {task}" if task else "the network has no such task"
             raise ConfigurationError(
                 f"metric {name!r} is of other networks: {what}: take one of {', '.join(fitting)}"
@@ -416,6 +377,5 @@ def needs_probabilities(names: Sequence[str]) -> bool:
 
 def scores(names: Sequence[str], given: Predictions) -> list[dict[str, float]]:
     """Return those of some metrics, of each of K networks, that are measured on request alone."""
-    wanted = [name for name in names if name in _ASKED_FOR and METRICS[name].task != given.task]
-    found = _by_network({name: _ASKED_FOR[name](given) for name in wanted})
+    found = _by_network({name: _ASKED_FOR[name](given) for name in names if name in _ASKED_FOR})
     return found or [{} for _ in given.predicted]

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,81 +24,27 @@ from dnn.graph.passes import checking_passes, precision_passes
 from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.names import suggestion
-from dnn.optimizers import Optimizer, optimizer_of
+from dnn.optimizers import Optimizer
 from dnn.precision import Dtype, precision_of
+from dnn.state_dicts import StateDicts
 from dnn.summaries import table_of
 from dnn.training.data import DeviceData, checked_pair, fit_data
 from dnn.training.epoch_parts import EpochProgress
 from dnn.training.history import History
 from dnn.training.network import BatchPlan
-from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
+from dnn.training.networks import BatchSizes, Fit, checked_batch_size
 from dnn.training.state import Snapshot, State, load_states, states_of, trained_arrays
+from dnn.training.training_parameters import TrainingParameters
 
 if TYPE_CHECKING:
     from dnn.callbacks import Callback
     from dnn.data.dataset import Dataset
-    from dnn.io.weights import LoadedWeights
     from dnn.training.parallel import Scheme
 
 __all__ = ["History", "NeuralNetwork", "TrainingParameters"]
 
 
-@explains_arguments
-@dataclass(frozen=True)
-class TrainingParameters:
-    """Learning rate, batch size, epochs and weight decay in one object, as in MagmaDNN.
-
-    Parameters
-    ----------
-    learning_rate : float, positive, optional
-        The optimizer's own if left out.
-    batch_size, epochs : int, at least 1
-        Defaults of the arguments of `NeuralNetwork.fit`.
-    decay : float, not negative
-        The optimizer's ``weight_decay``.
-
-    Raises
-    ------
-    ConfigurationError
-        If a number is out of its range.
-    """
-
-    learning_rate: float | None = None
-    batch_size: int = 32
-    epochs: int = 1
-    decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_count("batch_size", self.batch_size)
-        check_count("epochs", self.epochs)
-        self.optimizer("sgd")  # it checks the rest
-
-    def optimizer(self, given: str | Optimizer) -> Optimizer:
-        """Return the optimizer of a name, with this learning rate and decay.
-
-        Parameters
-        ----------
-        given : str or Optimizer
-
-        Returns
-        -------
-        Optimizer
-
-        Raises
-        ------
-        ConfigurationError
-            If no optimizer has that name, or `given` is an object, which has a learning rate and a
-            decay of its own, and they are stated here too.
-        """
-        stated = {"learning_rate": self.learning_rate, "weight_decay": self.decay or None}
-        settings = {name: value for name, value in stated.items() if value is not None}
-        if isinstance(given, Optimizer) and settings:
-            message = f"params state {' and '.join(settings)}, and the optimizer is {given!r}"
-            raise ConfigurationError(f"{message}: give its name, or leave them out of params")
-        return optimizer_of(given, **settings)
-
-
-class NeuralNetwork(Networks):
+class NeuralNetwork(StateDicts):
     """A network: layers with a loss and an optimizer, to be trained and to predict.
 
     Parameters
@@ -399,14 +345,6 @@ class NeuralNetwork(Networks):
         whole.__setstate__(self._copied_state(layers, State(kept | arrays, state.steps)))
         return whole
 
-    def _check_whole(self, method: str) -> None:
-        """Raise `ConfigurationError` if this rank has a part of the network, for `method`."""
-        if self._network.is_part:
-            message = "this rank has a part of the network alone"
-            raise ConfigurationError(
-                f"{method}: {message}: call gathered() on all ranks, which returns the whole"
-            )
-
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy is made from, without plans, which a copy compiles anew."""
         self._check_whole("copy")
@@ -490,78 +428,6 @@ class NeuralNetwork(Networks):
 
         load_checkpoint(self, path)
 
-    @explains_arguments
-    def state_dict(self, names: str | None = None) -> dict[str, Array]:
-        """Return parameters and running statistics as PyTorch has them.
-
-        Parameters
-        ----------
-        names : str, optional
-            A network of torchvision, such as ``"resnet18"``, whose names to take.
-
-        Returns
-        -------
-        dict of str to array
-            Copies on the host, by the names that ``torch.nn.Sequential`` of the same layers without
-            the `Input` gives, and in PyTorch's order of axes: such as ``0.weight``, of shape
-            (units, inputs).
-
-        Raises
-        ------
-        ConfigurationError
-            If no network is called `names`.
-        """
-        self._check_whole("state_dict")
-        from dnn.io.weights import state_dict
-
-        return state_dict(self, names)
-
-    @explains_arguments
-    def load_state_dict(
-        self,
-        state: Mapping[str, Any],
-        *,
-        in_order: bool = False,
-        names: str | None = None,
-        strict: bool = True,
-        skip: Sequence[str] = (),
-    ) -> LoadedWeights:
-        """Set parameters and running statistics from a `state_dict` of PyTorch.
-
-        Parameters
-        ----------
-        state : mapping of str to array or tensor of the host
-            Of the names and shapes of `state_dict`.
-        in_order : bool
-            Ignore names, such as those of another module: take arrays in the order of `state`,
-            which is that of ``module.state_dict()``.
-        names : str, optional
-            The network of torchvision whose names `state` has; found by the names if left out.
-        strict : bool
-            Whether `state` must have all arrays of the network, and no others. Shapes must fit in
-            any case.
-        skip : sequence of str
-            Arrays to leave as they are, by patterns of their names here or there, or of the
-            beginnings of these up to a dot: such as ``["fc"]``, of a last layer with other classes.
-
-        Returns
-        -------
-        LoadedWeights
-            Printed, a table of what was loaded and what was not.
-
-        Raises
-        ------
-        CheckpointError
-            If they do not fit; it names the arrays. The model is as it was.
-        ConfigurationError
-            If no network is called `names`, or a pattern is of no array.
-        """
-        self._check_whole("load_state_dict")
-        from dnn.io.weights import load_arrays
-
-        how: dict[str, Any] = {"names": names, "strict": strict, "skip": skip}
-        return load_arrays(self, "the state dict", state, in_order, **how)
-
     def export_onnx(self, path: str | PathLike[str]) -> None:
         """Write the prediction as an ONNX model.
 
@@ -622,100 +488,6 @@ class NeuralNetwork(Networks):
         model = cls(imported.layers, loss, optimizer, **options)
         imported.load_into(model)
         return model
-
-    @explains_arguments
-    def save_weights(self, path: str | PathLike[str], *, names: str | None = None) -> None:
-        """Write `state_dict` into a file: safetensors for PyTorch, or with the suffix .npz NumPy's.
-
-        Parameters
-        ----------
-        path : path
-        names : str, optional
-            As for `state_dict`.
-
-        Raises
-        ------
-        CheckpointError
-            If the file cannot be written.
-        ConfigurationError
-            If no network is called `names`.
-        MissingDependencyError
-            If safetensors is not installed.
-        """
-        self._check_whole("save_weights")
-        from dnn.io.weights import save_weights
-
-        save_weights(self, path, names)
-
-    @explains_arguments
-    def load_weights(
-        self,
-        path: str | PathLike[str],
-        *,
-        names: str | Mapping[str, str] | None = None,
-        strict: bool = True,
-        skip: Sequence[str] = (),
-    ) -> LoadedWeights:
-        """Set parameters and running statistics from a file.
-
-        Parameters
-        ----------
-        path : path
-            A safetensors or .npz file with the arrays of a `state_dict`, or a checkpoint of dnn, of
-            which optimizer and history are left alone.
-        names : str or mapping of str to str, optional
-            As for `load_state_dict`; or from names in the file to names in `state_dict`, where they
-            differ: whole names, or their beginnings up to a dot, such as ``{"fc1": "0"}``.
-        strict, skip
-            As for `load_state_dict`.
-
-        Returns
-        -------
-        LoadedWeights
-            Printed, a table of what was loaded and what was not.
-
-        Raises
-        ------
-        CheckpointError
-            If the file cannot be read or does not fit; it names the arrays. The model is as it was.
-            A pickle, as ``torch.save`` writes it, is not read, and the message has the command
-            that converts it.
-        ConfigurationError
-            As for `load_state_dict`.
-        MissingDependencyError
-            If safetensors is not installed.
-        """
-        self._check_whole("load_weights")
-        from dnn.io.weights import load_weights
-
-        return load_weights(self, path, names=names, strict=strict, skip=skip)
-
-    @explains_arguments
-    def save_safetensors(self, path: str | PathLike[str]) -> None:
-        """Write `state_dict` for ``safetensors.torch.load_file``, as `save_weights` does.
-
-        Parameters
-        ----------
-        path : path
-        """
-        self.save_weights(path)
-
-    @explains_arguments
-    def load_safetensors(
-        self, path: str | PathLike[str], *, names: Mapping[str, str] | None = None
-    ) -> LoadedWeights:
-        """Set parameters and running statistics from a file, as `load_weights` does.
-
-        Parameters
-        ----------
-        path : path
-        names : mapping of str to str, optional
-
-        Returns
-        -------
-        LoadedWeights
-        """
-        return self.load_weights(path, names=names)
 
     if not TYPE_CHECKING:  # type checkers are to report unknown attributes
 

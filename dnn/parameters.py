@@ -204,7 +204,8 @@ class BufferSlice(FlatBuffer):
             for segment in whole.segments
             if segment.start < stop and segment.stop > start
         )
-        self.trained = self.segments
+        trained = {segment.name for segment in whole.trained}
+        self.trained = tuple(segment for segment in self.segments if segment.name in trained)
         self.models = None
         self.flat = whole.flat[start:stop]
         self.memory = MemoryManager.wrap(self.flat)

@@ -198,6 +198,8 @@ def _call(node: ast.Call, text: str, names: set[str]) -> Evaluate:
 class ObjectiveError(ValueError):
     """An objective cannot be computed from what a trainer reports."""
 
+    remedy = ""
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -263,7 +265,12 @@ class Objective:
                 raise ObjectiveError(f"{text!r} has no metric in it: every trial would be alike")
             for name in names:
                 if known is not None and name not in set(known):
-                    raise ObjectiveError(f"the trainer reports no {name!r}{_meant(name, known)}")
+                    error = ObjectiveError(f"the trainer reports no {name!r}{_meant(name, known)}")
+                    first = next(iter(known), None)
+                    error.remedy = (
+                        f'take one of these, as in objective = "{first}"' if first else ""
+                    )
+                    raise error
         if maximise is None:
             if text not in METRICS:
                 raise ObjectiveError(

@@ -303,7 +303,7 @@ class SweepOptions(BaseModel):
             try:
                 objective = Objective.parse(text, maximise, _folder(info), known)
             except (ExpressionError, ObjectiveError, PluginError) as error:
-                yield at(("objective",), text, str(error))
+                yield at(("objective",), text, str(error), getattr(error, "remedy", ""))
                 continue
             wanted = self.until.objective
             if wanted is not None and not objective.reaches(wanted):
@@ -363,12 +363,13 @@ class SweepOptions(BaseModel):
             text = "trials that are alike would be the same: the space has no parameter in which "
             remedy = f"add one of {', '.join(sorted(free_in_a_plan()))}, or leave it out"
             yield at(("alike",), self.alike, f"{text}networks of one plan may differ", remedy)
-        if len(self.objective) > 1 and not self._is_stateless:
+        follows_all = self._is_stateless or self._is("takes_all_objectives")
+        if len(self.objective) > 1 and not follows_all:
             yield at(
                 ("objective",),
                 self.objective,
                 f'"{name}" can follow one objective, not {len(self.objective)}',
-                "write one expression of them, or use grid or random",
+                "write one expression of them, or use nsga2, grid or random",
             )
 
     def _trainer_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
@@ -665,6 +666,7 @@ def _point_problems(
     """Yield each problem of parameters in combination once, as drawn points show it."""
     texts: dict[str, None] = {}
     tried: set[str] = set()
+    of_layers: dict[str, list[str]] = {}
     for point in _drawn_points(space):
         try:
             wanted = Hyperparameters.model_validate(with_layers(point, layers))
@@ -683,7 +685,11 @@ def _point_problems(
                 tried.add(shown)
                 text = rows_of(layers_of(wanted, *shape))[-1].get("problem")
                 if text:
-                    texts[f"layers with {shown}: {text}" if shown else f"layers: {text}"] = None
+                    of_layers.setdefault(text, []).append(shown)
+    for text, (shown, *others) in of_layers.items():
+        points = f" with {shown}" if shown else ""
+        more = f", as at {len(others)} more of {len(tried)} points" if others else ""
+        texts[f"layers{points}: {text}{more}"] = None
     for text in texts:
         place = (
             ("space", text.split(" ")[0]) if text.split(" ")[0] in space.dimensions else ("space",)

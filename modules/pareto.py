@@ -1,10 +1,13 @@
-"""The Pareto front of several objectives, kept up to date while results come."""
+"""Several objectives: the Pareto front, kept up to date while results come, and ranks in fronts."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Entry = TypeVar("Entry")
 
@@ -78,3 +81,44 @@ def dominates(scores: Sequence[float], rivals: Sequence[float]) -> bool:
     """Whether scores are at least as good as `rivals` in every objective, and better in one."""
     pairs = list(zip(scores, rivals, strict=True))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+
+
+def ranked(scores: np.ndarray) -> np.ndarray:
+    """Return the indices of entries from the best to the worst, as NSGA-II compares them.
+
+    Those that no other dominates come first, then those that only these dominate, and so on; of one
+    front those whose neighbours are farthest, so that it stays spread out; then in their order.
+
+    Parameters
+    ----------
+    scores : numpy.ndarray, shape (entries, objectives)
+        Larger ones are better; without NaN.
+
+    References
+    ----------
+    .. [1] Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II, IEEE
+       Transactions on Evolutionary Computation 6, 2002, sections III A and B.
+    """
+    import numpy as np
+
+    at_least = (scores[:, None] >= scores[None]).all(2)
+    beats = at_least & ~at_least.T
+    left, order = np.ones(len(scores), bool), []
+    while left.any():
+        front = np.flatnonzero(left & ~beats[left].any(0))
+        left[front] = False
+        order.append(front[np.argsort(-_distances(scores[front]), kind="stable")])
+    return np.concatenate(order) if order else np.zeros(0, int)
+
+
+def _distances(scores: np.ndarray) -> np.ndarray:
+    """Return the crowding distance of each entry of a front: infinite at its ends."""
+    import numpy as np
+
+    found = np.zeros(len(scores))
+    for column in scores.T:
+        order = np.argsort(column, kind="stable")
+        found[order[[0, -1]]] = np.inf
+        if (width := column[order[-1]] - column[order[0]]) > 0:
+            found[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / width
+    return found

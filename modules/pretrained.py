@@ -63,7 +63,7 @@ class Pretrained:
         return networks.freeze(*self.freeze, *kept)
 
     def _head_of(self, networks: NeuralNetwork | Ensemble) -> str:
-        *_, last = networks.parameters
+        *_, last = ["", *networks.parameters]  # a stage of a mesh may have none
         return last.rpartition(".")[0]
 
     def facts(self) -> dict[str, Any]:

@@ -147,8 +147,11 @@ class Search:
         self._name = f"strategy {options.strategy['name']}"
         table, rule = options.strategy, options.rule
         lag = options.lag if options.deterministic else None
+        self._own_strategy = make_strategy(
+            table, self.space, options.seed, options.order or "natural", folder
+        )
         self.strategy: Strategy = with_rule(
-            make_strategy(table, self.space, options.seed, options.order or "natural", folder),
+            self._own_strategy,
             make_rule(rule) if rule is not None else None,
             lag,
         )
@@ -314,7 +317,7 @@ class Search:
             objective.score(value) for objective, value in zip(self.objectives, values, strict=True)
         ]
         score = scores[0]
-        self._tell_strategy(trial, parameters, score)
+        self._tell_strategy(trial, parameters, self._told(scores))
         self._until.told(score)
         if len(scores) > 1:
             known = [math.nan if score is None else score for score in scores]
@@ -325,7 +328,13 @@ class Search:
             self._best_score, self.best = (score, -trial), (trial, parameters, values)
         return values
 
-    def _tell_strategy(self, trial: int, parameters: Parameters, score: float | None) -> None:
+    def _told(self, scores: Sequence[float | None]) -> Any:
+        """Return what the strategy is told of a result: the first score, or all of them."""
+        if not getattr(self._own_strategy, "takes_all_objectives", False):
+            return scores[0]
+        return None if None in scores else tuple(scores)
+
+    def _tell_strategy(self, trial: int, parameters: Parameters, score: Any) -> None:
         if not self.is_enqueued(trial):
             place = self.place(trial)
             if self.alike > 1 and place % self.alike == 0:
@@ -337,10 +346,10 @@ class Search:
     def learn(self, parameters: Parameters, metrics: Mapping[str, Any]) -> None:
         """Let the strategy learn from a result of an earlier sweep, if it can be ranked."""
         if not self.judge(metrics).reason:
-            objective = self.objectives[0]
-            self._add(parameters, objective.score(objective.value(metrics)))
+            scores = [objective.score(objective.value(metrics)) for objective in self.objectives]
+            self._add(parameters, self._told(scores))
 
-    def _add(self, parameters: Parameters, score: float | None) -> None:
+    def _add(self, parameters: Parameters, score: Any) -> None:
         add = getattr(self.strategy, "add", None)
         if add is not None and score is not None and score == score:
             add(parameters, score)

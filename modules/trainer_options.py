@@ -418,13 +418,8 @@ class TrainerOptions(BaseModel):
             raise self._problem_of("path", text, remedy)
 
     def _check_start(self, info: ValidationInfo) -> None:
-        """Check what networks start from, and what is frozen of them."""
+        """Check what networks start from."""
         chosen = self.training.chosen
-        if self.freeze and chosen is not None and chosen.name != "data":
-            text = f'scheme "{chosen.name}" moves all parameters: nothing can be frozen'
-            raise self._problem_of(
-                "freeze", text, 'remove freeze, or say training.parallel = "data"'
-            )
         if self.weights is not None and chosen is not None and chosen.name == "mesh":
             text = "no rank of a mesh has the whole network, which weights are loaded into"
             raise self._problem_of("weights", text, "take another scheme, or one process")

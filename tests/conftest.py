@@ -137,6 +137,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.set_threshold(20_000)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why each test failed that was run once more: its failure stands nowhere else."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"failed at first: {report.nodeid}", sep="_")
+        terminalreporter.write_line(str(report.longrepr))
+
+
 @pytest.fixture(scope="session")
 def once() -> None:
     """Skip what depends on no MPI under another one than Open MPI."""

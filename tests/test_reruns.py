@@ -37,6 +37,7 @@ def test_whole_runs_are_run_once_more_and_named(tmp_path: Path) -> None:
     )
     for place in once_more:
         assert f"RERUN tests/{place}::test_it" in finished.stdout
+        assert f"failed at first: tests/{place}::test_it" in finished.stdout
         assert (tests / place).with_suffix(".count").read_text() == ".."
     for place in never:
         assert (tests / place).with_suffix(".count").read_text() == "."

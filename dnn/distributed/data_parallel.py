@@ -43,7 +43,7 @@ from dnn.distributed.scheme import RanksScheme, clip_by_norm_of_all, own_noise, 
 from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.operation import Step
 from dnn.layers import BatchNorm, Layer
-from dnn.layers.basic import Nested
+from dnn.layers.nested import Nested
 from dnn.optimizers import Optimizer, Update
 from dnn.parameters import BufferSlice, FlatBuffer, Segment
 from dnn.training.data import Samples
@@ -146,7 +146,6 @@ class DataParallel(RanksScheme):
         self.overlap = overlap
         self.sharded = sharded
         self.cuts_state = sharded and self.communicator.size > 1
-        self.freezes = not self.cuts_state
         self._states: WeakKeyDictionary[Network, ShardedState] = WeakKeyDictionary()
         # By the number of rows on all ranks together, times of a step with so many.
         self._way_times: WeakKeyDictionary[Network, dict[int, StepTimes]] = WeakKeyDictionary()

@@ -11,6 +11,7 @@ from dnn.distributed.scheme import (
     RanksScheme,
     ShardedTrainer,
     average,
+    leaving_frozen,
     on_host,
     own_noise,
 )
@@ -140,9 +141,11 @@ class _LocalTrainer(ShardedTrainer):
                 local = range(first, min(first + self._scheme.steps, batches))
                 self._start[...] = self._network.ops.to_host(self._network.parameters.flat)
                 self._run(local, order, seeds, number)
-                sent += self._outer_step(self._weight(local))
+                with leaving_frozen(self._network, self._update):
+                    sent += self._outer_step(self._weight(local))
         self._update.steps_done = steps_done + self.steps
-        sent += self._end()
+        with leaving_frozen(self._network, self._update):
+            sent += self._end()
         self._totals = EpochTotals.of(self._communicator, self._runner, self.count, sent)
         return self._totals.losses
 

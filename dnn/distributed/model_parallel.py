@@ -46,9 +46,9 @@ from dnn.layers import (
     SpatialDropout,
     Upsample2D,
 )
-from dnn.layers.basic import Nested
 from dnn.layers.images import FilterInitializer
 from dnn.layers.layer import Parameter
+from dnn.layers.nested import Nested
 from dnn.layers.normalisation import IMAGES
 
 __all__ = ["is_cut", "joined", "pairs_of", "sharded", "slices_of"]
@@ -128,7 +128,7 @@ class ColumnShard(Shard, FullyConnected):
         """Declare this rank's columns of W and its biases."""
         part = self.part
         if len(shape) != 1:
-            message = f"a sample must be a vector, but its shape is {shape}"
+            message = f"a sample must be a vector, but its shape is {shape}: flatten it before"
             raise ShapeError(self.name, message, shape)
         first = part.initializer(initializer_of(self.initializer), (shape[0], self.units), 1)
         self.weight = self.parameter("weight", (shape[0], part.width), first)

@@ -18,7 +18,14 @@ from typing import Any, cast
 from dnn.backend import Array
 from dnn.distributed.communicator import Request, Transfer
 from dnn.distributed.messages import MessageCommunicator
-from dnn.distributed.scheme import EpochTotals, RanksScheme, average, on_host, own_noise
+from dnn.distributed.scheme import (
+    EpochTotals,
+    RanksScheme,
+    average,
+    leaving_frozen,
+    on_host,
+    own_noise,
+)
 from dnn.distributed.server import EpochArguments, ServedTrainer, ServerOptions
 from dnn.errors import ConfigurationError, explains_arguments
 from dnn.optimizers import Optimizer, Update
@@ -165,7 +172,8 @@ class _RankTrainer(ServedTrainer):
         states = self._network.state_buffer.flat
         if states.size:
             share = self._runner.rows / self.count
-            with on_host(self._network.ops, states) as host:
+            leaving = leaving_frozen(self._network, self._update)
+            with leaving, on_host(self._network.ops, states) as host:
                 sent_together = average(self._communicator, host, share)
             sent += sent_together if self._communicator.rank == 0 else 0
         fact = [sent, self._core.histogram]

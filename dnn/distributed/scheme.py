@@ -17,6 +17,7 @@ from dnn.distributed.agreement import agreement_facts, check_agreement
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.mpi import communicator_of
 from dnn.errors import ConfigurationError, DisagreementError
+from dnn.layers.nested import leaves_of
 from dnn.optimizers import Update
 from dnn.training.epoch import Trainer, TrainingTask
 from dnn.training.loss_scaling import LossScaling
@@ -32,6 +33,7 @@ __all__ = [
     "Shards",
     "average",
     "clip_by_norm_of_all",
+    "leaving_frozen",
     "on_host",
     "own_noise",
     "share_gradients",
@@ -53,7 +55,6 @@ class RanksScheme(Scheme):
     """
 
     accumulates = False
-    freezes = False
     same_rows = True
 
     def __init__(self, communicator: Any) -> None:
@@ -384,6 +385,23 @@ def average(communicator: Communicator, array: Array, weight: float) -> int:
     array *= array.dtype.type(weight)
     communicator.sum(array)
     return communicator.size * int(array.nbytes) if communicator.size > 1 else 0
+
+
+@contextmanager
+def leaving_frozen(network: Network, update: Update | LossScaling) -> Iterator[None]:
+    """Context of an average over ranks that leaves alone what is frozen, which it would round.
+
+    That is frozen parameters, the optimizer's state of these, and the states of frozen layers.
+    """
+    ops, frozen = network.ops, network.frozen
+    layers = [layer for layer in leaves_of(network.own_layers) if layer.is_frozen]
+    parts = [network.state_buffer[each.node.name] for layer in layers for each in layer.states]
+    for buffer in (network.parameters, *update.state.values()):
+        parts += [buffer[name] for name in frozen if name in buffer]
+    before = [ops.to_host(part).copy() for part in parts]
+    yield
+    for part, values in zip(parts, before, strict=True):
+        ops.load(values, part)
 
 
 @contextmanager

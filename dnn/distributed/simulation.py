@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array
+from dnn.distributed.scheme import leaving_frozen
 from dnn.distributed.server import ServedTrainer, ServerOptions
 from dnn.errors import ConfigurationError, check_count, explains_arguments
 from dnn.optimizers import Optimizer, Update
@@ -70,7 +71,6 @@ class SimulatedWorkers(Scheme):
     """
 
     accumulates = False
-    freezes = False
 
     @explains_arguments
     def __init__(
@@ -167,7 +167,8 @@ class _SimulatedTrainer(ServedTrainer):
                 start(each, now_s + scheme.exchange_s)
         self._simulated_s = now_s + scheme.exchange_s
         shares = np.array(rows_of) / self.count
-        ops.load(np.tensordot(shares.astype(states.dtype), np.array(states_of), 1), states)
+        with leaving_frozen(self._network, self._update):
+            ops.load(np.tensordot(shares.astype(states.dtype), np.array(states_of), 1), states)
         means: list[float] = (self._runner.losses / self.count).tolist()
         return means
 

@@ -181,10 +181,10 @@ class StageNetwork(Network):
         more: dict[Node, Array] = {}
         dx_array: Array | None = None
         if trains:
-            sought = [*self._variables, *([] if self.is_first else [x])]
+            sought = [*self._trained, *([] if self.is_first else [x])]
             end, seed = (outputs, dy) if loss is None else (loss, self._scale)
             found = gradients(end, sought, seed)
-            of_variables = found[: len(self._variables)]
+            of_variables = found[: len(self._trained)]
             if adds:
                 of_variables, more = self._added(of_variables)
             into = self._gradients_into(of_variables)
@@ -220,7 +220,7 @@ class StageNetwork(Network):
 
     def _added(self, by_variable: Sequence[Node]) -> tuple[list[Node], dict[Node, Array]]:
         """Return sums of gradients and present ones, and the arrays of the present gradients."""
-        before = [variable(w.shape, w.dtype, w.name) for w in self._variables]
+        before = [variable(w.shape, w.dtype, w.name) for w in self._trained]
         pairs = zip(before, by_variable, strict=True)
         sums = [apply("add_to", total, dw) for total, dw in pairs]
         return sums, {total: self.gradients[total.name] for total in before}
@@ -238,7 +238,7 @@ class StageNetwork(Network):
         value = self.loss.penalised(zero, self._variables, part=True)
         counted = [w for w in self._variables if counts_whole or w.name in self.slices]
         shown = self.loss.penalised(zero, counted, part=True)
-        sums, more = self._added(gradients(value, self._variables))
+        sums, more = self._added(gradients(value, self._trained))
         plan, now = self._planned([shown], self._gradients_into(sums), Arena(self.ops), more=more)
         return self.ops.link(plan.steps), plan[now[shown]]
 

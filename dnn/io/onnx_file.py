@@ -111,8 +111,10 @@ def node_name(node: Any) -> str:
     return f"node {node.name or next(iter(node.output), '')!r} ({kind})"
 
 
-def read_onnx(path: str | PathLike[str]) -> OnnxFile:
-    """Read the file of an ONNX model, with tensors that lie in other files of its folder.
+def read_onnx(path: str | PathLike[str], raw: bytes | None = None) -> OnnxFile:
+    """Read an ONNX model, with tensors that lie in other files of the folder of its file.
+
+    `raw` are its bytes, where they are part of another file.
 
     A `CheckpointError` if a file cannot be read or is no valid model, or a tensor lies outside of
     its folder; a `MissingDependencyError` if onnx is not installed.
@@ -120,9 +122,9 @@ def read_onnx(path: str | PathLike[str]) -> OnnxFile:
     onnx = require_onnx()
     file = Path(path)
     try:
-        if file.stat().st_size >= LARGEST_BYTES:
+        if file.stat().st_size >= LARGEST_BYTES and raw is None:
             raise CheckpointError(f"{path}: larger than the 2 GiB that the format allows")
-        raw = file.read_bytes()
+        raw = file.read_bytes() if raw is None else raw
         if raw.startswith((b"PK", b"\x80")):
             message = "no ONNX model, but one that PyTorch or Python wrote"
             raise CheckpointError(f"{path}: {message}: torch.onnx.export writes an ONNX model")

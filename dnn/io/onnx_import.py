@@ -44,8 +44,8 @@ from dnn.layers import (
     Reshape,
     Residual,
 )
-from dnn.layers.basic import leaves_of
 from dnn.layers.layer import build_all
+from dnn.layers.nested import leaves_of
 
 if TYPE_CHECKING:
     from dnn.model import NeuralNetwork

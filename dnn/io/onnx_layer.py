@@ -48,6 +48,12 @@ class OnnxGraph(Layer):
         super().__init__()
         self.file = file
 
+    @property
+    def content(self) -> bytes:
+        """The model, with its tensors as the file has them."""
+        made: bytes = self.file.made.SerializeToString()
+        return made
+
     def build(self, shape: Shape) -> None:
         """Declare the weights, with the values of the file."""
         self._weights: dict[str, tuple[Array, Node]] = {}

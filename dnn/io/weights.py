@@ -34,13 +34,12 @@ from dnn.errors import CheckpointError, ConfigurationError, unknown_name
 from dnn.graph.node import Shape
 from dnn.io.torchvision_names import TORCHVISION, Linear, names_of
 from dnn.layers import BatchNorm, FullyConnected, Input, Layer, LayerNorm, LayerScale
-from dnn.layers.basic import Nested
+from dnn.layers.nested import Nested
 from dnn.parameters import matches
 from dnn.training.checkpoint import read_arrays, require_safetensors, write_whole
 from dnn.training.state import trained_arrays
 
 if TYPE_CHECKING:
-    from dnn.model import NeuralNetwork
     from dnn.training.networks import Networks
 
 __all__ = [
@@ -225,7 +224,7 @@ def _without(beginning: str, given: Mapping[str, Any]) -> dict[str, str]:
     return found if len(found) == len(given) else {name: name for name in given}
 
 
-def state_dict(model: NeuralNetwork, names: str | None = None) -> dict[str, Array]:
+def state_dict(model: Networks, names: str | None = None) -> dict[str, Array]:
     """Return parameters and running statistics; `NeuralNetwork.state_dict` documents it."""
     found = {}
     for each in weights_of(model, None if names is None else _checked_naming(names)):
@@ -349,7 +348,7 @@ def _checked(source: str, wanted: Weight, name: str, given: Array, shape: Shape)
     return array
 
 
-def save_weights(model: NeuralNetwork, path: str | PathLike[str], names: str | None = None) -> None:
+def save_weights(model: Networks, path: str | PathLike[str], names: str | None = None) -> None:
     """Write a file for PyTorch; `NeuralNetwork.save_weights` documents it."""
     arrays = state_dict(model, names)
     if Path(path).suffix == ".npz":

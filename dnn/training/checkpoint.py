@@ -5,6 +5,7 @@
     tensors     parameter/<name>              each parameter
                 state/<name>                  running statistics, seed and step of noise
                 optimizer/<buffer>/<name>     state of the optimizer for each parameter
+                layer/<number>                content of a layer, such as a graph of ONNX
     metadata    dnn                           JSON: version, architecture, optimizer, seed, history,
                                               progress in the epoch, if within one; and `model`:
                                               layers, loss, classes, preparation, provenance
@@ -40,6 +41,7 @@ from dnn.errors import (
     explains_arguments,
 )
 from dnn.layer_tables import described_layers
+from dnn.layers.nested import leaves_of
 from dnn.losses import LOSSES
 from dnn.training.epoch_parts import EpochProgress
 from dnn.training.history import History
@@ -61,6 +63,8 @@ __all__ = [
 ]
 
 VERSION = 1
+CONTENT = "layer/"
+"""Before the names of arrays that are the bytes of a layer's content."""
 MODEL_VERSION = 1
 """Version of what a checkpoint says of its model, where its data are of classes or unknown."""
 VERSION_OF_TARGETS = 2
@@ -109,6 +113,10 @@ def save_checkpoint(
     require_safetensors()
     gathered = model._scheme.gathered(model._network, model._update)
     arrays = {name: np.asarray(array, order="C") for name, array in gathered.items()}
+    for layer in leaves_of(model._network.whole_layers):
+        if (content := layer.content) is not None:
+            number = sum(name.startswith(CONTENT) for name in arrays)
+            arrays[f"{CONTENT}{number}"] = np.frombuffer(content, np.uint8)
     progress = model._progress
     described = _described(model, data, provenance)
     about = {
@@ -193,6 +201,7 @@ def load_parameters(
         difference = _difference_of_training(about, model)
     _refuse_difference(path, difference)
     wanted = model.trained_arrays()
+    found = {name: array for name, array in found.items() if not name.startswith(CONTENT)}
     found = model._scheme.own_part(model._network, found)
     unknown = sorted(name for name in found if name not in wanted)
     if unknown and not parameters_only:

@@ -35,8 +35,8 @@ from dnn.graph.plan import Arena, Plan
 from dnn.graph.statistics import both_forms
 from dnn.initializers import DETERMINISTIC
 from dnn.layers import Input, Layer
-from dnn.layers.basic import leaves_of
 from dnn.layers.layer import NoiseSource, Parameter, build_all
+from dnn.layers.nested import leaves_of
 from dnn.losses import Loss
 from dnn.parameters import FlatBuffer, matches, segments_of
 from dnn.precision import Precision
@@ -251,7 +251,7 @@ class Network:
 
         An update has to be bound to the buffers anew. Errors as for `Networks.freeze`.
         """
-        every = [node.name for node in self._variables]
+        every = [each.node.name for layer in self.layers for each in layer.parameters]
         chosen: set[str] = set()
         for pattern in patterns:
             keeps = pattern.startswith("!")
@@ -265,9 +265,10 @@ class Network:
             return self.frozen
         if chosen.issuperset(every):
             raise ConfigurationError(f"freeze: {', '.join(patterns)}: nothing is left to train")
-        for layer in leaves_of(self.own_layers):
+        pairs = zip(leaves_of(self.layers), leaves_of(self.whole_layers), strict=True)
+        for layer, whole in pairs:
             own = [each.node.name for each in layer.parameters if each.node.name in chosen]
-            layer.frozen = frozenset(name.rpartition(".")[2] for name in own)
+            layer.frozen = whole.frozen = frozenset(name.rpartition(".")[2] for name in own)
         self._find_trained()
         self.gradients.trained = self._trained_segments
         self.ops.fill(0, self.gradients.flat)
@@ -276,18 +277,17 @@ class Network:
 
     @property
     def frozen(self) -> list[str]:
-        """Names of the parameters that training leaves as they are."""
-        trained = {node.name for node in self._trained}
-        return [node.name for node in self._variables if node.name not in trained]
+        """Names of the parameters that training leaves as they are, of all ranks."""
+        return [
+            each.node.name
+            for layer in leaves_of(self.layers)
+            for each in layer.parameters
+            if each.node.name.rpartition(".")[2] in layer.frozen
+        ]
 
     def _find_trained(self) -> None:
         """Find the parameters that no layer has frozen, and their segments."""
-        frozen = {
-            each.node.name
-            for layer in leaves_of(self.own_layers)
-            for each in layer.parameters
-            if each.node.name.rpartition(".")[2] in layer.frozen
-        }
+        frozen = {*self.frozen}
         self._trained = [node for node in self._variables if node.name not in frozen]
         segments = segments_of(self._variables)
         self._trained_segments = tuple(each for each in segments if each.name not in frozen)

@@ -71,7 +71,6 @@ class Networks:
         given = NetworkArguments(layers, checked, seeds, precision, ops, passes)
         self._network = self._scheme.network(given)
         with self._scheme.preparing():
-            self._check_frozen(self._network.frozen)
             update = self._scheme.bind(self._network, optimizer)
         self._use(update)
         self._histories = [History() for _ in self._seeds]
@@ -124,8 +123,7 @@ class Networks:
         Raises
         ------
         ConfigurationError
-            If a pattern is of no parameter, none is left to train, or the ranks that train the
-            network together do so by a scheme that moves all parameters.
+            If a pattern is of no parameter, or none is left to train.
 
         Notes
         -----
@@ -145,7 +143,6 @@ class Networks:
             if not isinstance(given, str):
                 message = f"freeze: patterns of names are texts, and {given!r:.80} is none"
                 raise ConfigurationError(message)
-        self._check_frozen(patterns)
         frozen = self.frozen
         names = self._network.freeze(patterns)
         if names == frozen:
@@ -156,12 +153,6 @@ class Networks:
         self._use(update)
         vars(self).pop("_weights", None)  # a model's, with averages of the update before
         return names
-
-    def _check_frozen(self, wanted: Sequence[str]) -> None:
-        if wanted and not self._scheme.freezes:
-            scheme = type(self._scheme).__name__
-            message = "it moves all parameters of all ranks"
-            raise ConfigurationError(f"freeze: {scheme} cannot leave some as they are: {message}")
 
     @property
     def frozen(self) -> list[str]:
@@ -262,6 +253,14 @@ class Networks:
         """
         samples = checked_samples(self._network, "x", x)
         return self._scheme.outputs(self._network, samples, "probability")
+
+    def _check_whole(self, method: str) -> None:
+        """Raise `ConfigurationError` if this rank has a part of the network, for `method`."""
+        if self._network.is_part:
+            message = "this rank has a part of the network alone"
+            raise ConfigurationError(
+                f"{method}: {message}: call gathered() on all ranks, which returns the whole"
+            )
 
 
 class Fit:

@@ -60,14 +60,11 @@ class Scheme:
         Connects the ranks that train a network together; None in one process.
     accumulates : bool
         Whether a batch may be computed in pieces, as `accumulate` of `fit` asks for.
-    freezes : bool
-        Whether some parameters may be frozen.
     cuts_state : bool
         Whether each rank has only a part of the state of the optimizer.
     """
 
     accumulates: bool = True
-    freezes: bool = True
     cuts_state: bool = False
     communicator: Any = None
 

@@ -52,13 +52,15 @@ class Strategy(Protocol):
 
     Notes
     -----
-    Four attributes are optional:
+    Some attributes are optional:
 
     ``is_stateless`` (bool, False without)
         `ask` follows from the trial's number alone and `tell` does nothing. So any rank with a copy
         may ask, in any order, more than once: only the numbers of trials are sent.
     ``size`` (int or None, None without)
         How many trials there are in all, if that is known.
+    ``takes_all_objectives`` (bool, False without)
+        `tell` and ``add`` are given a tuple, the scores of all objectives, in place of the first.
     ``report(trial, step, score) -> bool`` (method)
         Takes an intermediate score; True if the trial is to be stopped.
     ``add(parameters, score)`` (method)

@@ -56,8 +56,10 @@ LAYERS = {
         compact_nets
         training
         callbacks distributed io
+        state_dicts
         model
         by_name ensemble sklearn trained
+        trained_file
     """,
     "modules": """
         attributes problems

@@ -43,14 +43,8 @@ FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in O
 HEART = DATA / "heart" / "processed.cleveland.data"
 NEEDS_DATA = {"heart_grid": HEART}
 TRAINING = (
-    *(
-        "cancer_grid",
-        "diabetes_regression",
-        "digits_brackets",
-        "digits_convolution",
-        "digits_layers",
-    ),
-    *("digits_patience", "digits_ranks", "heart_grid", "tickets"),
+    *("cancer_grid", "diabetes_regression", "digits_brackets", "digits_convolution"),
+    *("digits_front", "digits_layers", "digits_patience", "digits_ranks", "heart_grid", "tickets"),
 )
 
 

@@ -184,7 +184,7 @@ class CudaOps(Ops):
         """
         gated: list[Step] = []
         for function, arguments in steps:
-            if not any(isinstance(x, self.cupy.ndarray) and _shares(x, written) for x in arguments):
+            if not any(isinstance(x, self.cupy.ndarray) and _meets(written, x) for x in arguments):
                 gated.append((function, arguments))
             elif function == self.run_elementwise:
                 spec, *operands = arguments
@@ -567,17 +567,6 @@ def _meets(arguments: Sequence[Any], x: Array) -> bool:
         for each in arguments
         if isinstance(each, (list, tuple)) or hasattr(each, "strides")
     )
-
-
-def _shares(x: Array, arrays: Sequence[Array]) -> bool:
-    """Return whether `x` and one of the arrays have memory in common."""
-    begin, end = _span(x)
-    return any(first < end and begin < last for first, last in map(_span, arrays))
-
-
-def _span(x: Array) -> tuple[int, int]:
-    begin = x.data.ptr  # type: ignore[attr-defined]
-    return begin, begin + x.nbytes
 
 
 MOST_SUMMED_ROWS = 512

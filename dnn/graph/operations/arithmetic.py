@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from dnn.backend import Ops
 from dnn.backend.formula import ADD, MULTIPLY, Formula
 from dnn.errors import DtypeError
 from dnn.graph.arguments import describe
 from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes, called_by_nodes, constant
-from dnn.graph.operation import apply, register
+from dnn.graph.operation import Arrays, Step, apply, register
 from dnn.graph.operations.comparisons import equal, greater_equal, where
 from dnn.graph.operations.elementwise import Elementwise, binary, unary
 
@@ -194,6 +195,25 @@ class Power(Elementwise):
             message = f"an exponent of {describe(inputs[0])} of {dtype} is a constant of 0 or more"
             raise DtypeError(f"power: {message}: see dnn.graph.cast")
         return shape, dtype
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        together = super().with_models(node, inputs, stacked, models)
+        if not stacked[1] or node.inputs[1].size != 1:
+            return together
+        return apply(self.name, *together.inputs, one_exponent_each=True)
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        if type(ops) is not Ops or not node.attributes:
+            return super().forward(ops, node, arrays)
+        # NumPy computes powers of one exponent, where it is 2 for instance, as a square: not to the
+        # last bit what it computes of several.
+        (a, b), out = arrays.inputs, arrays.out
+        return [
+            (np.power, (a[k] if a.ndim == out.ndim else a, b[k].reshape(()), out[k, ...]))
+            for k in range(len(out))
+        ]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         a, b = node.inputs

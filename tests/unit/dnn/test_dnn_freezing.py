@@ -8,7 +8,7 @@ from data_parallel_cases import make_buckets_small
 
 import dnn
 from dnn import Ensemble, NeuralNetwork
-from dnn.distributed import DataParallel, run_on_threads
+from dnn.distributed import DataParallel, LocalSGD, Mesh, ParameterServer, run_on_threads
 from dnn.errors import ConfigurationError
 from dnn.graph.node import topological_order
 
@@ -199,12 +199,6 @@ def test_patterns_that_mean_nothing(patterns, says):
     assert model.frozen == []
 
 
-def test_schemes_that_move_all_parameters_refuse():
-    scheme = dnn.SimulatedWorkers(2)
-    with pytest.raises(ConfigurationError, match="SimulatedWorkers cannot leave some as they are"):
-        NeuralNetwork(layers(), parallel=scheme).freeze("conv2d_1")
-
-
 def test_in_float16_too():
     x, y = data()
     model = NeuralNetwork(layers(), optimizer=dnn.Adam(0.01, average=0.5), seed=1, dtype="float16")
@@ -249,10 +243,78 @@ def test_ranks_that_freeze_differently():
             model.fit(x, y, progress=False)
 
     run_on_threads(2, rank, timeout_s=60)
-    sharded = "DataParallel cannot leave some"
 
-    def shards(comm):
-        with pytest.raises(ConfigurationError, match=sharded):
-            NeuralNetwork(layers(), parallel=DataParallel(comm, sharded=True)).freeze("conv2d_1")
 
-    run_on_threads(2, shards, timeout_s=60)
+TOGETHER = {
+    "sharded": (2, lambda comm: DataParallel(comm, sharded=True)),
+    "local": (2, lambda comm: LocalSGD(comm, 2, outer_learning_rate=0.7, outer_momentum=0.9)),
+    "local_state": (3, lambda comm: LocalSGD(comm, 2, average_optimizer=True)),
+    "server": (3, ParameterServer),
+    "dedicated": (3, lambda comm: ParameterServer(comm, 2, dedicated=True)),
+    "simulated": (1, lambda comm: dnn.SimulatedWorkers(3)),
+    "pipeline": (2, lambda comm: Mesh(comm, pipeline=2, micro_batches=1)),
+    "three_stages": (3, lambda comm: Mesh(comm, pipeline=3, micro_batches=4)),
+    "shards": (2, lambda comm: Mesh(comm, model=2)),
+    "mesh": (4, lambda comm: Mesh(comm, pipeline=2, data=2, micro_batches=2)),
+}
+OF_WHICH = {
+    "body": ("*", "!fully_connected_2"),
+    "head": ("fully_connected_*", "batch_norm_1"),
+    "some": ("conv2d_1.weight", "residual_1"),
+}
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("which", OF_WHICH)
+@pytest.mark.parametrize("name", TOGETHER)
+def test_every_scheme_leaves_frozen_parameters_as_they_are(name, which):
+    ranks, scheme = TOGETHER[name]
+    x, y = data()
+    loss = dnn.SoftmaxCrossEntropy() + dnn.L2(0.01)
+
+    def made(parallel=None):
+        given = layers()
+        del given[7]  # dropout draws other numbers on each rank
+        optimizer = dnn.Adam(0.01, weight_decay=0.1, average=0.5)
+        model = NeuralNetwork(given, loss, optimizer, seed=1, parallel=parallel)
+        model.fit(x, y, epochs=1, batch_size=7, progress=False)  # state of the optimizer
+        return model, model.freeze(*OF_WHICH[which])
+
+    def rank(comm):
+        model, frozen = made(scheme(comm))
+        states = model.gathered()._network.states
+        kept = {n: np.array(v) for n, v in states.items() if "batch_norm" in n}
+        before = raw(model.gathered())
+        model.fit(x, y, epochs=2, batch_size=7, progress=False)
+        whole = model.gathered()
+        assert whole.frozen == frozen == model.frozen
+        for each, array in raw(whole).items():
+            assert (array.tobytes() == before[each].tobytes()) == (each in frozen), each
+        for each, array in kept.items():
+            now = np.array(whole._network.states[each])
+            is_kept = f"{each.rpartition('.')[0]}.scale" in frozen
+            assert (now.tobytes() == array.tobytes()) == is_kept, each
+        model.freeze()
+        model.fit(x, y, epochs=1, batch_size=7, progress=False)
+        assert all((array != before[each]).any() for each, array in raw(model.gathered()).items())
+        return np.isfinite(model.gathered()(x)).all()
+
+    assert all(run_on_threads(ranks, rank, timeout_s=120))
+
+
+@pytest.mark.parametrize("patterns", [["fully_connected_1"], ["*", "!*_3"], ["*_3", "*_2.bias"]])
+def test_a_pipeline_with_frozen_parameters_has_the_bits_of_one_process(patterns):
+    x, y = np.random.default_rng(0).normal(size=(20, 4)).astype("f4"), np.arange(20) % 3
+
+    def train(comm=None):
+        parallel = None if comm is None else Mesh(comm, pipeline=3, micro_batches=1)
+        made = dnn.mlp(4, [8, 8], 3)
+        model = NeuralNetwork(made, optimizer=dnn.Adam(0.01), seed=1, parallel=parallel)
+        model.freeze(*patterns)
+        model.fit(x, y, epochs=2, batch_size=7, progress=False)
+        return raw(model.gathered())
+
+    alone = train()
+    for found in run_on_threads(3, train, timeout_s=60):
+        for each, array in alone.items():
+            np.testing.assert_array_equal(found[each], array, err_msg=each)

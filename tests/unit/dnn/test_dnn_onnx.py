@@ -1,5 +1,7 @@
 """Networks as ONNX models: both sides compute the same, there and back."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,7 @@ from dnn.layers import (
     SpatialDropout,
     Upsample2D,
 )
+from dnn.training.checkpoint import read_checkpoint, write_arrays
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 helper, numpy_helper = onnx.helper, onnx.numpy_helper
@@ -249,6 +252,32 @@ def as_one_layer(path, shape):
 )
 def test_what_layers_cannot_express_is_one_layer(shape, nodes, tensors, tmp_path):
     assert as_one_layer(written(tmp_path / "made.onnx", nodes, shape, tensors), shape)
+
+
+def test_a_network_with_a_graph_of_onnx_is_saved_whole(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    nodes = [node("Gemm", "x w", "1", alpha=2.0), node("Mul", "1 x")]
+    path = written(tmp_path / "made.onnx", nodes, (3,), {"w": np.ones((3, 3), "f4")})
+    graphs = [NeuralNetwork.from_onnx(path)._network.layers[1] for _ in range(2)]
+    layers = [Input(3), graphs[0], Residual([FullyConnected(3), graphs[1]])]
+    model = NeuralNetwork(copy.deepcopy(layers), "mean_squared_error", seed=1)
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype("f4")
+    model.fit(x, x, epochs=2, progress=False)
+    model.save(tmp_path / "model.safetensors")
+    path.unlink()
+    loaded = dnn.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(loaded(x), model(x))
+    again = NeuralNetwork(copy.deepcopy(layers), "mean_squared_error", seed=2)
+    again.load(tmp_path / "model.safetensors")
+    for each in (model, again):
+        each.fit(x, x, epochs=1, progress=False)
+    np.testing.assert_array_equal(again(x), model(x))
+    about, arrays = read_checkpoint(tmp_path / "model.safetensors")
+    for wrong, says in (({}, "'layer/0'"), ({"layer/0": arrays["layer/0"][:9]}, "no valid ONNX")):
+        kept = {name: x for name, x in arrays.items() if not name.startswith("layer/")}
+        write_arrays(tmp_path / "forged", {**kept, **wrong}, about)
+        with pytest.raises(CheckpointError, match=says):
+            dnn.load(tmp_path / "forged")
 
 
 def lstm(outputs, **how):

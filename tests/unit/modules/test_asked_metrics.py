@@ -25,8 +25,8 @@ POINT = {"hidden": [6], "epochs": 6, "learning_rate": 0.2}
 GIVEN = {"dataset": "breast_cancer"}
 NESTED = {"method": "nested", "folds": 2, "inner_folds": 2}
 ASKED = {
-    "classification": ["balanced_accuracy", "f1", "macro_f1", "micro_f1", "auc", "log_loss"],
-    "multilabel": ["jaccard", "auc"],
+    "classification": ["balanced_accuracy", "f1", "auc", "log_loss"],
+    "multilabel": ["auc"],
 }
 
 
@@ -34,7 +34,7 @@ def options(objective: Any = None, **given: Any) -> trainer.Options:
     """Return the options of a trainer beside a master with an objective, as a rank reads them."""
     given = {"dataset": "breast_cancer", **given}
     asked = {"space": {}, **({"objective": objective} if objective else {})}
-    every = {"master": asked, "trainer": given, "other": {"space": {}, "objective": "jaccard"}}
+    every = {"master": asked, "trainer": given, "other": {"space": {}, "objective": "hamming"}}
     return trainer.Options.model_validate(given, context={"folder": Path(), "options_of": every})
 
 
@@ -54,8 +54,8 @@ def test_what_is_measured_follows_from_what_is_asked_for() -> None:
     usual = [*metrics_of_task("classification"), "splits", "curve"]
     assert sorted(trained(options())) == sorted(usual)
     assert sorted(trained(options("accuracy - loss"))) == sorted(usual)
-    found = trained(options(["1 - auc", "log_loss + f1_deviation"], metrics=["macro_f1"]))
-    assert sorted(found) == sorted([*usual, "auc", "log_loss", "f1", "macro_f1"])
+    found = trained(options(["1 - auc", "log_loss + f1_deviation"], metrics=["balanced_accuracy"]))
+    assert sorted(found) == sorted([*usual, "auc", "log_loss", "f1", "balanced_accuracy"])
     assert found["auc"] > 0.9
     assert found["curve"][-1][1]["auc"] == found["auc"]
 
@@ -164,13 +164,13 @@ def checked(objective: str, **given: Any) -> None:
 def test_a_metric_of_another_task_is_refused_before_a_run() -> None:
     checked("auc", dataset="digits", patience=3, watch="balanced_accuracy")
     for objective, given, words in (
-        ("jaccard", {"dataset": "digits"}, "no 'jaccard'.*it reports accuracy.*auc, log_loss"),
-        ("auc", {"dataset": "diabetes"}, "reports no 'auc'.*it reports rmse"),
+        ("hamming", {"dataset": "digits"}, "no 'hamming'.*it reports accuracy.*auc, log_loss"),
+        ("auc", {"dataset": "diabetes"}, "no 'auc'.*it reports rmse.*objective = \"rmse\""),
         ("rmse", {"dataset": "diabetes", "metrics": ["auc"]}, "auc is no metric of a regression"),
         (
             "accuracy",
-            {"dataset": "digits", "patience": 1, "watch": "jaccard"},
-            "jaccard is no metric of a classification.*there are accuracy.*log_loss",
+            {"dataset": "digits", "patience": 1, "watch": "hamming"},
+            "hamming is no metric of a classification.*there are accuracy.*log_loss",
         ),
     ):
         with pytest.raises(ValidationError) as caught:

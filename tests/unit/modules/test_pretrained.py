@@ -46,10 +46,6 @@ def options(folder: Path, **given: Any) -> trainer.Options:
         ({"head": "new"}, "head is about weights of a file, and there is none"),
         ({"head": "old"}, "Input should be 'loaded' or 'new'"),
         ({"freeze": "*"}, "Input should be a valid list"),
-        (
-            {"freeze": ["*"], "training": {"parallel": "local_sgd"}},
-            'scheme "local_sgd" moves all parameters',
-        ),
         ({"weights": "w.npz", "training": {"parallel": {"pipeline": 2}}}, "no rank of a mesh"),
         ({"dataset": None, "train": "./mine.py:train", "freeze": ["*"]}, "freeze: of a dataset"),
     ],
