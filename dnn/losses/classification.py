@@ -133,11 +133,8 @@ class SoftmaxCrossEntropy(ClassLoss):
 
     def measured(self, outputs: Node, target: Node) -> Node:
         """Return the mean cross entropy without label smoothing."""
-        plain = (
-            SoftmaxCrossEntropy(self.class_weight)
-            if "label_smoothing" in self.hyperparameters
-            else self
-        )
+        is_plain = "label_smoothing" not in self.hyperparameters
+        plain = self if is_plain else SoftmaxCrossEntropy(self.class_weight)
         return plain.value(outputs, target)
 
     def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
