@@ -348,24 +348,30 @@ class TrainedModel:
         else:
             rows = read_rows(str(path), self.columns, self._features, delimiter)
         x = self._prepared(rows)
+        network, loss = self.network, self.network._network.loss
+        has_labels = loss.takes == "labels"
         metrics: dict[str, float] = {}
         notes = list(rows.notes)
-        if not self.classes:
-            return self._prediction_of_targets(path, x, rows)
         scored, known = self._with_answers(rows)
-        if known.labels is not None:
-            try:
-                metrics = self.network.evaluate(x[scored], self._targets(known.labels, known))
-            except LabelError as error:  # the rows can be predicted all the same
-                notes.append(f"{path}: no accuracy: {error}")
+        try:  # if they are wrong, the rows can be predicted all the same
+            if self.classes and known.labels is not None:
+                metrics = network.evaluate(x[scored], self._targets(known.labels, known))
+            elif not self.classes and known.targets is not None:
+                check = checked_labels if has_labels else checked_values
+                truth = check(str(path), known.targets, self.targets)
+                metrics = self._evaluated(x[scored], truth)
+        except DataError as error:
+            notes.append(
+                f"{path}: no accuracy: {error}" if self.classes else f"no metrics: {error}"
+            )
+        values, residuals = self._in_units(network.predict(x)), None
+        if self.classes:
+            values = self._named(values)
+        elif rows.targets is not None and not has_labels:
+            residuals = rows.targets - self._in_units(loss.point(network(x)))
+        probabilities = network.predict_proba(x) if self.classes or has_labels else None
         shown = replace(rows, notes=notes)
-        return Prediction(
-            self._named(self.network.predict(x)),
-            self.network.predict_proba(x),
-            metrics,
-            shown,
-            scored=len(scored),
-        )
+        return Prediction(values, probabilities, metrics, shown, residuals, len(scored))
 
     def _with_answers(self, rows: NewRows) -> tuple[Array, NewRows]:
         """Return the numbers of the rows whose label or targets are there, and these rows.
@@ -387,30 +393,6 @@ class TrainedModel:
             targets=None if rows.targets is None else rows.targets[known],
             lines=[rows.lines[at] for at in known] if rows.lines else (),
         )
-
-    def _prediction_of_targets(
-        self, path: str | PathLike[str], x: Array, rows: NewRows
-    ) -> Prediction:
-        """Return predictions that are no classes, and metrics if the file has the targets."""
-        labels = self.network._network.loss.takes == "labels"
-        probabilities = self.network.predict_proba(x) if labels else None
-        metrics: dict[str, float] = {}
-        notes = list(rows.notes)
-        scored, known = self._with_answers(rows)
-        if known.targets is not None:
-            try:
-                check = checked_labels if labels else checked_values
-                truth = check(str(path), known.targets, self.targets)
-                metrics = self._evaluated(x[scored], truth)
-            except DataError as error:  # the rows can be predicted all the same
-                notes.append(f"no metrics: {error}")
-        values = self._in_units(self.network.predict(x))
-        residuals = None
-        if rows.targets is not None and not labels:
-            point = self.network._network.loss.point(self.network(x))
-            residuals = rows.targets - self._in_units(point)
-        shown = replace(rows, notes=notes)
-        return Prediction(values, probabilities, metrics, shown, residuals, len(scored))
 
     # -- files ------------------------------------------------------------------------------------
 
