@@ -74,8 +74,11 @@ class ClassLoss(ElementwiseLoss):
 
     def _of_class(self, outputs: Node, target: Node) -> Node:
         """Return the weight of each sample's class."""
-        weights = _fitting(type(self).__name__, self.class_weight or (), outputs.shape[-1])
-        return operations.take_rows(constant(weights, outputs.dtype), target)
+        weights, classes = self.class_weight or (), outputs.shape[-1]
+        if len(weights) != classes:
+            message = f"class_weight has {len(weights)} numbers for {classes} classes"
+            raise ConfigurationError(f"{type(self).__name__}: {message}")
+        return operations.take_rows(constant(np.array(weights), outputs.dtype), target)
 
 
 def _chosen(one_hot: Node, values: Node) -> Node:
@@ -330,35 +333,12 @@ class MultiLabelCrossEntropy(ElementwiseLoss):
     """Binary cross entropies of several labels, of which any number may be true of a sample.
 
     Each output is the logit of a label of its own; targets are 0 or 1, (batch, labels). The mean is
-    over samples and labels.
-
-    Parameters
-    ----------
-    class_weight : sequence of float, optional
-        Factor of the loss of each label, 1 if left out.
-    positive_weight : sequence of float, optional
-        Factor of the loss where a label is true, for each label: above 1 for rare labels.
-
-    Raises
-    ------
-    ConfigurationError
-        If a weight is negative or no finite number; when the network is compiled, if there are
-        more or fewer weights than labels.
+    over samples and labels. The `class_weight` of `fit` is for labels that are rarely true.
     """
 
     name = "multi_label_cross_entropy"
     takes = "labels"
     contains = frozenset({"softmax", "sigmoid"})
-
-    @explains_arguments
-    def __init__(
-        self,
-        class_weight: Sequence[float] | None = None,
-        positive_weight: Sequence[float] | None = None,
-    ) -> None:
-        name = type(self).__name__
-        self.class_weight = _weights(name, class_weight)
-        self.positive_weight = _weights(name, positive_weight, "positive_weight")
 
     def weight_shape(self, outputs: Shape) -> Shape:
         """Return the shape of `outputs`: each label of a sample has a weight."""
@@ -376,16 +356,7 @@ class MultiLabelCrossEntropy(ElementwiseLoss):
 
     def each(self, outputs: Node, target: Node) -> Node:
         """Return the cross entropy of each label of each sample."""
-        each = operations.binary_cross_entropy(outputs, target)
-        name, count = type(self).__name__, outputs.shape[-1]
-        factor: Node | None = None
-        if self.positive_weight is not None:
-            weights = _fitting(name, self.positive_weight, count, "positive_weight")
-            factor = 1.0 + target * constant(weights - 1.0, outputs.dtype)
-        if self.class_weight is not None:
-            of_label = constant(_fitting(name, self.class_weight, count), outputs.dtype)
-            factor = of_label if factor is None else factor * of_label
-        return each if factor is None else each * factor
+        return operations.binary_cross_entropy(outputs, target)
 
     def predicted(self, outputs: Array) -> Array:
         """Return 1 for each label whose output is above 0, else 0."""
@@ -435,28 +406,16 @@ class KullbackLeibler(ElementwiseLoss):
         return operations.softmax(outputs)
 
 
-def _weights(
-    kind: str, given: Sequence[float] | None, name: str = "class_weight"
-) -> tuple[float, ...] | None:
+def _weights(kind: str, given: Sequence[float] | None) -> tuple[float, ...] | None:
     """Return weights of classes, each checked to be 0 or more and finite."""
     if given is None:
         return None
     weights = tuple(float(weight) for weight in given)
     for label, weight in enumerate(weights):
         if not 0 <= weight < math.inf:
-            message = f"{name} is {weight!r} for class {label}: not 0 or more"
+            message = f"class_weight is {weight!r} for class {label}: not 0 or more"
             raise ConfigurationError(f"{kind}: {message}")
     return weights
-
-
-def _fitting(
-    kind: str, weights: Sequence[float], classes: int, name: str = "class_weight"
-) -> Array:
-    """Return weights as an array, one for each class."""
-    if len(weights) != classes:
-        message = f"{name} has {len(weights)} numbers for {classes} classes"
-        raise ConfigurationError(f"{kind}: {message}")
-    return np.array(weights)
 
 
 def _smoothing(kind: str, given: float | Sequence[float]) -> dict[str, float | tuple[float, ...]]:
