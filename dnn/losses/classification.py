@@ -384,7 +384,8 @@ class KullbackLeibler(ElementwiseLoss):
         wrong = (rows < 0).any(-1) | (np.abs(rows.sum(-1, dtype=np.float64) - 1) > 1e-3)
         if wrong.any():
             row = int(np.argwhere(wrong)[0][0])
-            message = f"probabilities of 0 or more that sum to 1 are wanted, not {rows[row]}"
+            message = "probabilities of 0 or more that sum to 1 are wanted, not"
+            message = f"{message} {rows[row].tolist()!r:.100}"
             raise DataError(f"{self.name}: {message} in row {row}")
         return rows
 
