@@ -264,24 +264,11 @@ class TrainedModel:
         return np.array(self.classes)[numbers]
 
     def evaluate(self, rows: Any, y: Any = None) -> dict[str, float]:
-        """Return loss and metrics on raw samples.
+        """Return loss and metrics on raw samples, as `NeuralNetwork.evaluate` does.
 
-        Parameters
-        ----------
-        rows : raw samples
-        y : array_like, shape (n,), optional
-            Numbers or names of classes, or values; may be left out where `rows` has them: a data
-            set, or a table with the column of the labels.
-
-        Returns
-        -------
-        dict
-            As of `NeuralNetwork.evaluate`.
-
-        Raises
-        ------
-        LabelError, DataError
-            If a label is none of the classes, or there are no labels.
+        `y` are numbers or names of classes, or values; it may be left out where `rows` has them: a
+        data set, or a table with the column of the labels. If a label is none of the classes, or
+        there are no labels, it is a `LabelError` or `DataError`.
         """
         read = self._read(rows)
         if y is not None:
@@ -333,15 +320,7 @@ class TrainedModel:
     ) -> Prediction:
         """Return predictions for the rows of a CSV file, or images; metrics, if they have labels.
 
-        Parameters
-        ----------
-        path : path
-        delimiter : str, optional
-            That of the table of the training if left out.
-
-        Returns
-        -------
-        Prediction
+        The delimiter is that of the table of the training if it is left out.
         """
         if self.reading is not None:
             rows = read_images(path, self.reading, self._shape, self.classes)
@@ -399,22 +378,10 @@ class TrainedModel:
     def export_onnx(self, path: str | PathLike[str]) -> None:
         """Write the model as an ONNX model that takes raw samples: the preparation is inside.
 
-        Parameters
-        ----------
-        path : path
-            The model takes ``x``, raw samples (n, features), and gives ``y``, what the last layer
-            puts out, or numbers in the units of the targets, and ``probabilities`` if the network
-            classifies. ``classes`` among its
-            metadata is a JSON list of the names of the classes.
-
-        Raises
-        ------
-        ConfigurationError
-            If a layer has no equal in ONNX; it names the layer.
-        CheckpointError
-            If the file cannot be written.
-        MissingDependencyError
-            If onnx is not installed.
+        It takes ``x``, raw samples (n, features), and gives ``y``, what the last layer puts out, or
+        numbers in the units of the targets, and ``probabilities`` if the network classifies.
+        ``classes`` among its metadata is a JSON list of the names of the classes. Errors are those
+        of `NeuralNetwork.export_onnx`.
         """
         from dnn.io.onnx_export import export_onnx
 
@@ -434,12 +401,7 @@ class TrainedModel:
         )
 
     def summary(self) -> str:
-        """Return what the model is: where it comes from, samples, preparation, classes and layers.
-
-        Returns
-        -------
-        str
-        """
+        """Return what the model is: where it comes from, samples, preparation, classes, layers."""
         rows = [(name, _shown(value)) for name, value in self.provenance.items()]
         versions = self.about.get("versions", {})
         if versions:
