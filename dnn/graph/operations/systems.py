@@ -212,7 +212,7 @@ def solve(a: Node, b: Node) -> Node:
 
 
 def inv(a: Node) -> Node:
-    """Return the inverses of square matrices, as solutions of ``a x = 1``.
+    """Return the inverses of square matrices, as solutions of ``a x = 1``; errors as for `solve`.
 
     Parameters
     ----------
@@ -222,11 +222,6 @@ def inv(a: Node) -> Node:
     Returns
     -------
     Node, shape (..., n, n)
-
-    Raises
-    ------
-    ShapeError, DtypeError
-        As for `solve`.
     """
     check_nodes("inv", a)
     _check_matrices("inv", a)
@@ -287,16 +282,11 @@ def ifft(
     Parameters
     ----------
     real, imaginary, axes
-        As for `fft`.
+        As for `fft`; errors are the same too.
 
     Returns
     -------
     real, imaginary : Node, of the shape and type of `real`
-
-    Raises
-    ------
-    ShapeError, DtypeError
-        As for `fft`.
     """
     return _transformed("ifft", real, imaginary, axes, inverse=True)
 
