@@ -366,6 +366,8 @@ _ASKED_FOR: Final[dict[str, Callable[[Predictions], Array]]] = {
 
 def check_metrics(names: Sequence[str], task: str) -> None:
     """Raise `ConfigurationError` if a metric is unknown, or of other tasks than a network's."""
+    if isinstance(names, str):
+        raise ConfigurationError(f"metrics are a list of names, as in [{names!r}]")
     fitting = [
         name
         for name, known in METRICS.items()

@@ -154,6 +154,8 @@ def test_metrics_at_their_edges():
     ):
         with pytest.raises(ConfigurationError, match=text):
             metrics.check_metrics([name], "classification")
+    with pytest.raises(ConfigurationError, match=r"a list of names, as in \['auc'\]"):
+        metrics.check_metrics("auc", "classification")
     metrics.check_metrics(["auc", "accuracy", "f1", "loss"], "classification")
     assert {each for each in metrics.METRICS if metrics.METRICS[each].on_request} >= {
         *metrics._ASKED_FOR
