@@ -28,7 +28,7 @@ __all__ = [
 
 
 class ClassLoss(ElementwiseLoss):
-    """Base class of losses of labels, an integer for each sample, with an output for each class.
+    """Base class of losses of labels, an integer for each sample; mostly an output for each class.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class SoftmaxCrossEntropy(ClassLoss):
         return -operations.mean(each if factor is None else each * factor)
 
 
-class BinaryCrossEntropy(ElementwiseLoss):
+class BinaryCrossEntropy(ClassLoss):
     """Cross entropy of two classes; outputs (batch, 1) are logits, labels (batch,) are 0 or 1.
 
     ``log(1 + exp(output)) - label output``: the probability of class 1 is the logistic function of
@@ -183,9 +183,6 @@ class BinaryCrossEntropy(ElementwiseLoss):
     """
 
     name = "binary_cross_entropy"
-    takes = "classes"
-    classifies = True
-    contains = frozenset({"softmax", "sigmoid"})
 
     @explains_arguments
     def __init__(self, label_smoothing: float | Sequence[float] = 0.0) -> None:
@@ -212,10 +209,6 @@ class BinaryCrossEntropy(ElementwiseLoss):
         if labels.shape == (samples, 1):
             labels = labels.reshape(samples)
         return _checked_labels(self.name, labels, samples, 2)
-
-    def target(self, outputs: Node) -> Node:
-        """Return the placeholder for labels."""
-        return placeholder(outputs.shape[:1], np.intp, "labels")
 
     def measured(self, outputs: Node, target: Node) -> Node:
         """Return the mean cross entropy without label smoothing."""
