@@ -29,7 +29,7 @@ from dnn.errors import (
     check_count,
     explains_arguments,
 )
-from dnn.metrics import is_better, more_is_better
+from dnn.metrics import METRICS, is_better, more_is_better
 from dnn.training.checkpoint import require_safetensors
 from dnn.training.epoch_parts import Pauses
 from dnn.training.history import History
@@ -98,8 +98,10 @@ class Epoch:
         values = {"loss": self.loss, **self.training}
         values.update({f"validation_{name}": value for name, value in self.validation.items()})
         if monitor not in values:
+            name, known = monitor.removeprefix("validation_"), ", ".join(values)
             hint = "" if self.validation else "; fit was given no validation set"
-            known = ", ".join(values)
+            if self.validation and name != monitor and name in METRICS:
+                hint = f"; fit(..., validation_metrics=[{name!r}]) measures it"
             raise ConfigurationError(f"no value {monitor!r} to watch (there are: {known}){hint}")
         return values[monitor]
 
@@ -117,46 +119,17 @@ class Callback:
     every_steps: int | None = None
 
     def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
-        """Prepare for a call of `fit`; state of an earlier call is dropped.
-
-        Parameters
-        ----------
-        model : NeuralNetwork
-        epochs : int
-            The largest number of epochs that there will be.
-        """
+        """Prepare for a call of `fit` of at most `epochs` epochs; drop state of an earlier call."""
 
     def on_steps(self, model: NeuralNetwork) -> None:
-        """Look at a network within an epoch; a checkpoint saved here resumes at this step.
-
-        Parameters
-        ----------
-        model : NeuralNetwork
-        """
+        """Look at a network within an epoch; a checkpoint saved here resumes at this step."""
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
-        """Look at an epoch that has ended, and say whether to stop.
-
-        Parameters
-        ----------
-        epoch : Epoch
-
-        Returns
-        -------
-        str or None
-            A reason to stop, for `History.stopped`; None to go on.
-        """
+        """Look at an epoch; return a reason to stop, for `History.stopped`, or None to go on."""
         return None
 
     def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
-        """Finish after a call of `fit`, also when training was stopped or failed.
-
-        Parameters
-        ----------
-        model : NeuralNetwork
-        history : History
-            Of this call.
-        """
+        """Finish after a call of `fit`, of that history, even if it was stopped or has failed."""
 
 
 class EarlyStopping(Callback):
@@ -227,15 +200,7 @@ class EarlyStopping(Callback):
         waited: int,
         snapshot: Snapshot | None,
     ) -> None:
-        """Begin the next call of `fit` with what was there at the end of an earlier one.
-
-        Parameters
-        ----------
-        best : float, optional
-        best_epoch, waited : int
-        snapshot : dict of str to array, optional
-            All as the attributes, of a rule that has watched the training until now.
-        """
+        """Begin the next call of `fit` with the attributes at the end of an earlier one."""
         self._given = best, best_epoch, waited, snapshot
         self._reset()
 
@@ -246,20 +211,9 @@ class EarlyStopping(Callback):
     def observe(
         self, index: int, value: float, snapshot: Callable[[Snapshot | None], Snapshot]
     ) -> str | None:
-        """Record the watched value of an epoch, and keep the parameters if it is the best.
+        """Record the watched value of epoch `index`, and keep the parameters if it is the best.
 
-        Parameters
-        ----------
-        index : int
-            Of the epoch, from 0.
-        value : float
-        snapshot : callable
-            As `NeuralNetwork.snapshot`.
-
-        Returns
-        -------
-        str or None
-            A reason to stop; None to go on.
+        `snapshot` is as `NeuralNetwork.snapshot`; a reason to stop is returned, None to go on.
         """
         if is_better(self.monitor, value, self.best, self.min_delta):
             self.best, self.best_epoch, self.waited = value, index, 0
@@ -335,15 +289,12 @@ class BestCheckpoint(Callback):
     path : path
         Of the one file, replaced each time as a whole.
     monitor : str
-        ``"validation_loss"``, ``"validation_accuracy"``, ``"validation_mcc"``, or ``"loss"``,
-        ``"accuracy"``, ``"mcc"`` of the training.
+        As of `EarlyStopping`.
 
     Attributes
     ----------
-    best : float, optional
-        The best value so far.
-    best_epoch : int, optional
-        Where it was reached, from 0 over all calls of `fit`.
+    best, best_epoch
+        As of `EarlyStopping`.
 
     Raises
     ------
@@ -507,22 +458,9 @@ def watching(
 ) -> Iterator[Callable[[], str | None]]:
     """Call callbacks when `fit` begins and ends; yield the function to call after each epoch.
 
-    Parameters
-    ----------
-    model : NeuralNetwork
-    history : History
-        Of this call of `fit`.
-    epochs : int
-        The largest number of epochs that there will be.
-    callbacks : sequence of Callback
-    progress : bool, optional
-        Whether a progress bar is added behind the callbacks; None: at a terminal.
-
-    Yields
-    ------
-    callable () -> str or None
-        To be called after each epoch. It calls every callback, even after a callback has returned
-        a reason to stop, and returns the first reason.
+    It calls every callback, even after one has returned a reason to stop, and returns the first
+    reason. `history` is of this call of `fit`, and `progress` says whether a progress bar is added
+    behind the callbacks; None: at a terminal.
     """
     if progress or (progress is None and at_a_terminal()):
         callbacks = [*callbacks, ProgressBar()]

@@ -11,8 +11,9 @@ outputs : int
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
 from dnn.errors import explains_arguments
 from dnn.layers import (
@@ -69,44 +70,32 @@ class Block(NamedTuple):
         return self.stride == 1 and self.channels == self.filters
 
 
-def _stages(first: int, stages: Sequence[tuple[int, int, int, int, int]]) -> list[Block]:
+def _stages(
+    first: int, activation: str, *stages: tuple[int, int, int, int, int], squeezes: bool = False
+) -> list[Block]:
     """Return blocks of stages: how many times wider, filters, number, first stride, window."""
     blocks, channels = [], first
     for wider, filters, number, stride, window in stages:
         for i in range(number):
-            step = 1 if i else stride
-            blocks.append(Block(channels, wider * channels, filters, window, step))
+            shape = channels, wider * channels, filters, window, 1 if i else stride
+            blocks.append(Block(*shape, activation, channels // 4 if squeezes else 0))
             channels = filters
     return blocks
 
 
-MOBILENET_V2: Final = [
-    block._replace(activation="relu6")
-    for block in _stages(
-        32,
-        [
-            *((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 32, 3, 2, 3), (6, 64, 4, 2, 3)),
-            *((6, 96, 3, 1, 3), (6, 160, 3, 2, 3), (6, 320, 1, 1, 3)),
-        ],
-    )
-]
-MNASNET0_5: Final = _stages(
-    16,
-    [
-        *((1, 8, 1, 1, 3), (3, 16, 3, 2, 3), (3, 24, 3, 2, 5), (6, 40, 3, 2, 5)),
-        *((6, 48, 2, 1, 3), (6, 96, 4, 2, 5), (6, 160, 1, 1, 3)),
-    ],
+MOBILENET_V2: Final = _stages(
+    *(32, "relu6", (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 32, 3, 2, 3), (6, 64, 4, 2, 3)),
+    *((6, 96, 3, 1, 3), (6, 160, 3, 2, 3), (6, 320, 1, 1, 3)),
 )
-EFFICIENTNET_B0: Final = [
-    block._replace(activation="silu", squeezed=block.channels // 4)
-    for block in _stages(
-        32,
-        [
-            *((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3)),
-            *((6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3)),
-        ],
-    )
-]
+MNASNET0_5: Final = _stages(
+    *(16, "relu", (1, 8, 1, 1, 3), (3, 16, 3, 2, 3), (3, 24, 3, 2, 5), (6, 40, 3, 2, 5)),
+    *((6, 48, 2, 1, 3), (6, 96, 4, 2, 5), (6, 160, 1, 1, 3)),
+)
+EFFICIENTNET_B0: Final = _stages(
+    *(32, "silu", (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3)),
+    *((6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3)),
+    squeezes=True,
+)
 MOBILENET_V3_SMALL: Final = [
     Block(16, 16, 16, 3, 2, "relu", 8),
     Block(16, 72, 24, 3, 2),
@@ -142,17 +131,7 @@ _BEFORE_FIRES: Final = (0, 2, 4)
 """The blocks of SqueezeNet before which there is a pooling."""
 
 
-class _Norm(NamedTuple):
-    """Arguments of batch norms."""
-
-    momentum: float = 0.9
-    epsilon: float = 1e-5
-
-    def __call__(self) -> BatchNorm:
-        return BatchNorm(self.momentum, self.epsilon)
-
-
-_PLAIN: Final = _Norm()
+_Norm: TypeAlias = Callable[[], BatchNorm]
 
 
 def _unit(
@@ -213,7 +192,7 @@ def _of_blocks(
     inputs: Image,
     outputs: int,
     blocks: Sequence[Block],
-    norm: _Norm = _PLAIN,
+    norm: _Norm = BatchNorm,
     dropped: float = 0.0,
 ) -> list[Layer]:
     """Return a network of blocks of one activation; `dropped` grows from 0 over the blocks."""
@@ -249,7 +228,7 @@ def mobilenet_v3_large(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[L
 
 
 def _mobilenet_v3(inputs: Image, outputs: int, blocks: Sequence[Block], hidden: int) -> list[Layer]:
-    norm = _Norm(0.99, 1e-3)
+    norm = partial(BatchNorm, 0.99, 1e-3)
     layers = _first(inputs, 16, "hard_swish", norm)
     for block in blocks:
         layers += _inverted(block, norm, ("relu", "hard_sigmoid"))
@@ -267,7 +246,7 @@ def mnasnet0_5(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     ----------
     .. [1] Tan et al., MnasNet: platform-aware neural architecture search for mobile, 2019.
     """
-    return _of_blocks(inputs, outputs, MNASNET0_5, _Norm(0.9997))
+    return _of_blocks(inputs, outputs, MNASNET0_5, partial(BatchNorm, 0.9997))
 
 
 @explains_arguments
@@ -291,7 +270,7 @@ def shufflenet_v2_x1_0(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[L
     .. [1] Ma et al., ShuffleNet V2: practical guidelines for efficient CNN architecture design,
        2018, table 5 and figure 3.
     """
-    norm = _PLAIN
+    norm = BatchNorm
     layers = [*_first(inputs, 24, "relu", norm), MaxPool2D(3, stride=2, padding=1)]
     channels = 24
     for filters, number in SHUFFLENET_V2:

@@ -210,7 +210,7 @@ def described_layers(layers: Sequence[Layer]) -> list[dict[str, Any]]:
 
 def _described(layer: Layer) -> dict[str, Any]:
     kind = layer.kind()
-    if layer.content is not None:
+    if layer.kept_bytes is not None:
         return {_KIND: kind}
     if type(layer) is not _classes().get(kind):
         raise _own_class(layer)

@@ -40,6 +40,7 @@ from dnn.errors import (
     ShapeError,
     explains_arguments,
 )
+from dnn.graph.arguments import integers_of
 from dnn.graph.operations.systems import solved
 from dnn.tensor import Tensor
 from dnn.tensor.elements import is_foreign
@@ -262,14 +263,16 @@ def _fourier(
     axes: Sequence[int] | None,
 ) -> Array:
     ndim = np.ndim(x)
-    count = ndim if shape is None else len(shape)
-    wanted = [*range(-count, 0)] if axes is None else [*axes]
-    is_wrong = any(not -ndim <= axis < ndim for axis in wanted) or len({*wanted}) < len(wanted)
-    if is_wrong or (shape is not None and (len(shape) != len(wanted) or min(shape, default=1) < 1)):
-        sizes = "" if shape is None else f" of lengths {tuple(shape)}"
-        raise ShapeError(name, f"{np.shape(x)} has no axes {tuple(wanted)}{sizes}", np.shape(x))
+    lengths = None if shape is None else integers_of(name, shape, "a shape")
+    count = ndim if lengths is None else len(lengths)
+    wanted = integers_of(name, range(-count, 0) if axes is None else axes, "a list of axes")
+    is_wrong = any(not -ndim <= axis < ndim for axis in wanted)
+    is_wrong = is_wrong or len({axis % ndim for axis in wanted}) < len(wanted)
+    if is_wrong or (lengths is not None and (count != len(wanted) or min(lengths, default=1) < 1)):
+        sizes = "" if lengths is None else f" of lengths {lengths}"
+        raise ShapeError(name, f"{np.shape(x)} has no axes {wanted}{sizes}", np.shape(x))
     which = "ifftn" if name.startswith("i") else "fftn"
-    values: Array = _computed(name, x, lambda xp, a: getattr(xp.fft, which)(a, shape, wanted), 1)
+    values: Array = _computed(name, x, lambda xp, a: getattr(xp.fft, which)(a, lengths, wanted), 1)
     return values
 
 
@@ -306,7 +309,7 @@ def _computed(
         raise DataError(f"{name}: {error}") from None
     except TypeError as error:
         raise DtypeError(f"{name}: {error}") from None
-    except ValueError as error:
+    except (ValueError, IndexError) as error:
         shapes = (shape, *map(np.shape, others))
         given = " and ".join(map(str, shapes))
         raise ShapeError(name, f"{given} do not fit: {error}", *shapes) from None

@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import array_of
 from dnn.backend import Array
-from dnn.errors import ConfigurationError, ShapeError, unknown_name
+from dnn.errors import ConfigurationError, DataError, ShapeError, unknown_name
 from dnn.metric_names import METRICS, MORE_IS_BETTER
 
 __all__ = [
@@ -174,10 +175,18 @@ def metrics_of_targets(
     ------
     ConfigurationError
         If the task is another one.
-    ShapeError
-        If shapes differ.
+    ShapeError, DataError
+        If shapes differ, or something is no numbers.
     """
-    truth, guess = np.asarray(y)[None], np.asarray(predicted)[None]
+    given = {"y": y, "predicted": predicted, "deviation": deviation}
+    arrays = [array_of(f"metrics: {name}", each) for name, each in given.items()]
+    for name, each in zip(given, arrays, strict=True):
+        if each.dtype.kind not in "fiub":
+            raise DataError(f"metrics: {name} must be numbers, not {each.dtype}")
+    truth, guess, units = arrays[0][None], arrays[1][None], arrays[2].astype(np.float64)
+    if units.shape not in ((), truth.shape[2:]):
+        message = f"deviation {units.shape} is neither a number nor one of each target"
+        raise ShapeError("metrics", message, units.shape, truth.shape[2:])
     if truth.shape != guess.shape or truth.ndim != 3 or not truth.size:
         message = f"targets {truth.shape[1:]} and predictions {guess.shape[1:]} do not fit"
         raise ShapeError("metrics", message, truth.shape[1:], guess.shape[1:])
@@ -185,7 +194,8 @@ def metrics_of_targets(
         raise unknown_name("task", task, ("regression", "multilabel"))
     if task == "multilabel":
         return metrics_of_labels(truth, guess)[0]
-    return metrics_of_values(truth, guess, np.asarray(deviation, np.float64))[0]
+    with np.errstate(all="ignore"):  # what overflows is infinite
+        return metrics_of_values(truth, guess, units)[0]
 
 
 def mean_pinball(
@@ -239,8 +249,9 @@ def _of_errors(
     count: Array | int, absolute: Array, squared: Array, spread: Array
 ) -> dict[str, Array]:
     """Return metrics from sums of errors and of the targets' squared differences to their mean."""
-    r2 = 1.0 - squared / np.where(spread > 0, spread, 1.0)
-    r2 = np.where(spread > 0, r2, np.where(squared > 0, 0.0, 1.0))
+    r2 = 1.0 - squared / np.where(spread == 0, 1.0, spread)
+    # Of targets that do not vary; what is not finite stays NaN.
+    r2 = np.where(spread == 0, np.where(squared > 0, 0.0, 1.0 + 0.0 * squared), r2)
     each = {"rmse": np.sqrt(squared / count), "mae": absolute / count, "r2": r2}
     return {name: values.mean(axis=-1) for name, values in each.items()}
 
@@ -355,6 +366,8 @@ _ASKED_FOR: Final[dict[str, Callable[[Predictions], Array]]] = {
 
 def check_metrics(names: Sequence[str], task: str) -> None:
     """Raise `ConfigurationError` if a metric is unknown, or of other tasks than a network's."""
+    if isinstance(names, str):
+        raise ConfigurationError(f"metrics are a list of names, as in [{names!r}]")
     fitting = [
         name
         for name, known in METRICS.items()

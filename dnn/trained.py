@@ -264,24 +264,11 @@ class TrainedModel:
         return np.array(self.classes)[numbers]
 
     def evaluate(self, rows: Any, y: Any = None) -> dict[str, float]:
-        """Return loss and metrics on raw samples.
+        """Return loss and metrics on raw samples, as `NeuralNetwork.evaluate` does.
 
-        Parameters
-        ----------
-        rows : raw samples
-        y : array_like, shape (n,), optional
-            Numbers or names of classes, or values; may be left out where `rows` has them: a data
-            set, or a table with the column of the labels.
-
-        Returns
-        -------
-        dict
-            As of `NeuralNetwork.evaluate`.
-
-        Raises
-        ------
-        LabelError, DataError
-            If a label is none of the classes, or there are no labels.
+        `y` are numbers or names of classes, or values; it may be left out where `rows` has them: a
+        data set, or a table with the column of the labels. If a label is none of the classes, or
+        there are no labels, it is a `LabelError` or `DataError`.
         """
         read = self._read(rows)
         if y is not None:
@@ -333,39 +320,37 @@ class TrainedModel:
     ) -> Prediction:
         """Return predictions for the rows of a CSV file, or images; metrics, if they have labels.
 
-        Parameters
-        ----------
-        path : path
-        delimiter : str, optional
-            That of the table of the training if left out.
-
-        Returns
-        -------
-        Prediction
+        The delimiter is that of the table of the training if it is left out.
         """
         if self.reading is not None:
             rows = read_images(path, self.reading, self._shape, self.classes)
         else:
             rows = read_rows(str(path), self.columns, self._features, delimiter)
         x = self._prepared(rows)
+        network, loss = self.network, self.network._network.loss
+        has_labels = loss.takes == "labels"
         metrics: dict[str, float] = {}
         notes = list(rows.notes)
-        if not self.classes:
-            return self._prediction_of_targets(path, x, rows)
         scored, known = self._with_answers(rows)
-        if known.labels is not None:
-            try:
-                metrics = self.network.evaluate(x[scored], self._targets(known.labels, known))
-            except LabelError as error:  # the rows can be predicted all the same
-                notes.append(f"{path}: no accuracy: {error}")
+        try:  # if they are wrong, the rows can be predicted all the same
+            if self.classes and known.labels is not None:
+                metrics = network.evaluate(x[scored], self._targets(known.labels, known))
+            elif not self.classes and known.targets is not None:
+                check = checked_labels if has_labels else checked_values
+                truth = check(str(path), known.targets, self.targets)
+                metrics = self._evaluated(x[scored], truth)
+        except DataError as error:
+            notes.append(
+                f"{path}: no accuracy: {error}" if self.classes else f"no metrics: {error}"
+            )
+        values, residuals = self._in_units(network.predict(x)), None
+        if self.classes:
+            values = self._named(values)
+        elif rows.targets is not None and not has_labels:
+            residuals = rows.targets - self._in_units(loss.point(network(x)))
+        probabilities = network.predict_proba(x) if self.classes or has_labels else None
         shown = replace(rows, notes=notes)
-        return Prediction(
-            self._named(self.network.predict(x)),
-            self.network.predict_proba(x),
-            metrics,
-            shown,
-            scored=len(scored),
-        )
+        return Prediction(values, probabilities, metrics, shown, residuals, len(scored))
 
     def _with_answers(self, rows: NewRows) -> tuple[Array, NewRows]:
         """Return the numbers of the rows whose label or targets are there, and these rows.
@@ -388,51 +373,15 @@ class TrainedModel:
             lines=[rows.lines[at] for at in known] if rows.lines else (),
         )
 
-    def _prediction_of_targets(
-        self, path: str | PathLike[str], x: Array, rows: NewRows
-    ) -> Prediction:
-        """Return predictions that are no classes, and metrics if the file has the targets."""
-        labels = self.network._network.loss.takes == "labels"
-        probabilities = self.network.predict_proba(x) if labels else None
-        metrics: dict[str, float] = {}
-        notes = list(rows.notes)
-        scored, known = self._with_answers(rows)
-        if known.targets is not None:
-            try:
-                check = checked_labels if labels else checked_values
-                truth = check(str(path), known.targets, self.targets)
-                metrics = self._evaluated(x[scored], truth)
-            except DataError as error:  # the rows can be predicted all the same
-                notes.append(f"no metrics: {error}")
-        values = self._in_units(self.network.predict(x))
-        residuals = None
-        if rows.targets is not None and not labels:
-            point = self.network._network.loss.point(self.network(x))
-            residuals = rows.targets - self._in_units(point)
-        shown = replace(rows, notes=notes)
-        return Prediction(values, probabilities, metrics, shown, residuals, len(scored))
-
     # -- files ------------------------------------------------------------------------------------
 
     def export_onnx(self, path: str | PathLike[str]) -> None:
         """Write the model as an ONNX model that takes raw samples: the preparation is inside.
 
-        Parameters
-        ----------
-        path : path
-            The model takes ``x``, raw samples (n, features), and gives ``y``, what the last layer
-            puts out, or numbers in the units of the targets, and ``probabilities`` if the network
-            classifies. ``classes`` among its
-            metadata is a JSON list of the names of the classes.
-
-        Raises
-        ------
-        ConfigurationError
-            If a layer has no equal in ONNX; it names the layer.
-        CheckpointError
-            If the file cannot be written.
-        MissingDependencyError
-            If onnx is not installed.
+        It takes ``x``, raw samples (n, features), and gives ``y``, what the last layer puts out, or
+        numbers in the units of the targets, and ``probabilities`` if the network classifies.
+        ``classes`` among its metadata is a JSON list of the names of the classes. Errors are those
+        of `NeuralNetwork.export_onnx`.
         """
         from dnn.io.onnx_export import export_onnx
 
@@ -452,12 +401,7 @@ class TrainedModel:
         )
 
     def summary(self) -> str:
-        """Return what the model is: where it comes from, samples, preparation, classes and layers.
-
-        Returns
-        -------
-        str
-        """
+        """Return what the model is: where it comes from, samples, preparation, classes, layers."""
         rows = [(name, _shown(value)) for name, value in self.provenance.items()]
         versions = self.about.get("versions", {})
         if versions:

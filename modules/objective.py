@@ -265,12 +265,10 @@ class Objective:
                 raise ObjectiveError(f"{text!r} has no metric in it: every trial would be alike")
             for name in names:
                 if known is not None and name not in set(known):
-                    error = ObjectiveError(f"the trainer reports no {name!r}{_meant(name, known)}")
-                    first = next(iter(known), None)
-                    error.remedy = (
-                        f'take one of these, as in objective = "{first}"' if first else ""
-                    )
-                    raise error
+                    wrong = ObjectiveError(f"the trainer reports no {name!r}{_meant(name, known)}")
+                    if (first := next(iter(known), None)) is not None:
+                        wrong.remedy = f'take one of these, as in objective = "{first}"'
+                    raise wrong
         if maximise is None:
             if text not in METRICS:
                 raise ObjectiveError(

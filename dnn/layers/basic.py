@@ -369,12 +369,7 @@ class SpatialDropout(Dropout):
     Parameters
     ----------
     rate : float, in 0 .. 1 without 1
-        As for `Dropout`.
-
-    Raises
-    ------
-    ConfigurationError
-        As for `Dropout`. When the network is built, `ShapeError` if samples are no images.
+        As for `Dropout`. It is a `ShapeError` if samples are no images.
 
     References
     ----------
@@ -400,11 +395,6 @@ class StochasticDepth(Dropout):
     Parameters
     ----------
     rate : float, in 0 .. 1 without 1
-        As for `Dropout`.
-
-    Raises
-    ------
-    ConfigurationError
         As for `Dropout`.
 
     References

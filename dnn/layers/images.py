@@ -178,6 +178,16 @@ class FilterInitializer:
 class _Pooling(Windows):
     """Base class of poolings: windows do not overlap unless a stride is given."""
 
+    @explains_arguments
+    def __init__(
+        self,
+        window: int | Sequence[int] = 2,
+        *,
+        stride: int | Sequence[int] | None = None,
+        padding: Padding = "valid",
+    ) -> None:
+        super().__init__(window, stride, 1, padding)
+
     def build(self, shape: Shape) -> None:
         """Compute the padding; `ShapeError` if a window does not fit into the image."""
         self.around = self.padding_for(shape)
@@ -205,16 +215,6 @@ class MaxPool2D(_Pooling):
         images, or smaller than a window.
     """
 
-    @explains_arguments
-    def __init__(
-        self,
-        window: int | Sequence[int] = 2,
-        *,
-        stride: int | Sequence[int] | None = None,
-        padding: Padding = "valid",
-    ) -> None:
-        super().__init__(window, stride, 1, padding)
-
     def forward(self, x: Node) -> Node:
         """Return the largest element of each window of `x`."""
         return operations.max_pool2d(x, self.window, stride=self.stride, padding=self.around)
@@ -225,19 +225,10 @@ class AvgPool2D(_Pooling):
 
     Parameters
     ----------
-    window : int or pair of int
-    stride : int or pair of int, optional
-        The window itself if left out, so that windows do not overlap.
-    padding : ``"valid"``, ``"same"``, int, pair of int, or pair of pairs of int
-        As for `Conv2D`, each less than the window.
+    window, stride, padding
+        As for `MaxPool2D`; errors are the same too.
     counts_padding : bool
         Whether the zeros around an image count as elements of a mean, as they do in PyTorch.
-
-    Raises
-    ------
-    ConfigurationError
-        If an argument is not valid. When the network is built, `ShapeError` if samples are no
-        images, or smaller than a window.
     """
 
     @explains_arguments
@@ -249,7 +240,7 @@ class AvgPool2D(_Pooling):
         padding: Padding = "valid",
         counts_padding: bool = False,
     ) -> None:
-        super().__init__(window, stride, 1, padding)
+        super().__init__(window, stride=stride, padding=padding)
         self.counts_padding = bool(counts_padding)
 
     def forward(self, x: Node) -> Node:

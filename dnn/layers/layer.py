@@ -66,13 +66,13 @@ class Layer:
         Names, in the layer, of the parameters that training leaves as they are.
     integers : bool
         Whether it is a first layer that takes integers.
-    content : bytes, optional
+    kept_bytes : bytes, optional
         What a file has to keep of it, where that is more than plain values.
     """
 
     name: str = ""
     integers: bool = False
-    content: bytes | None = None
+    kept_bytes: bytes | None = None
     dtype: np.dtype[Any] = np.dtype(np.float32)
     training: bool = False
     frozen: frozenset[str] = frozenset()

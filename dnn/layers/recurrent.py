@@ -337,12 +337,7 @@ class RNN(Recurrent):
     activation : str
         ``"tanh"`` or ``"relu"``.
     **options
-        As for `LSTM`.
-
-    Raises
-    ------
-    ConfigurationError, ShapeError
-        As for `LSTM`.
+        As for `LSTM`; errors are the same too.
 
     References
     ----------
@@ -430,12 +425,7 @@ class GRU(Recurrent):
     ----------
     units : int
     **options
-        As for `LSTM`.
-
-    Raises
-    ------
-    ConfigurationError, ShapeError
-        As for `LSTM`.
+        As for `LSTM`; errors are the same too.
 
     References
     ----------

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class ClassLoss(ElementwiseLoss):
-    """Base class of losses of labels, an integer for each sample, with an output for each class.
+    """Base class of losses of labels, an integer for each sample; mostly an output for each class.
 
     Attributes
     ----------
@@ -74,8 +74,11 @@ class ClassLoss(ElementwiseLoss):
 
     def _of_class(self, outputs: Node, target: Node) -> Node:
         """Return the weight of each sample's class."""
-        weights = _fitting(type(self).__name__, self.class_weight or (), outputs.shape[-1])
-        return operations.take_rows(constant(weights, outputs.dtype), target)
+        weights, classes = self.class_weight or (), outputs.shape[-1]
+        if len(weights) != classes:
+            message = f"class_weight has {len(weights)} numbers for {classes} classes"
+            raise ConfigurationError(f"{type(self).__name__}: {message}")
+        return operations.take_rows(constant(np.array(weights), outputs.dtype), target)
 
 
 def _chosen(one_hot: Node, values: Node) -> Node:
@@ -133,11 +136,8 @@ class SoftmaxCrossEntropy(ClassLoss):
 
     def measured(self, outputs: Node, target: Node) -> Node:
         """Return the mean cross entropy without label smoothing."""
-        plain = (
-            SoftmaxCrossEntropy(self.class_weight)
-            if "label_smoothing" in self.hyperparameters
-            else self
-        )
+        is_plain = "label_smoothing" not in self.hyperparameters
+        plain = self if is_plain else SoftmaxCrossEntropy(self.class_weight)
         return plain.value(outputs, target)
 
     def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
@@ -164,7 +164,7 @@ class SoftmaxCrossEntropy(ClassLoss):
         return -operations.mean(each if factor is None else each * factor)
 
 
-class BinaryCrossEntropy(ElementwiseLoss):
+class BinaryCrossEntropy(ClassLoss):
     """Cross entropy of two classes; outputs (batch, 1) are logits, labels (batch,) are 0 or 1.
 
     ``log(1 + exp(output)) - label output``: the probability of class 1 is the logistic function of
@@ -183,9 +183,6 @@ class BinaryCrossEntropy(ElementwiseLoss):
     """
 
     name = "binary_cross_entropy"
-    takes = "classes"
-    classifies = True
-    contains = frozenset({"softmax", "sigmoid"})
 
     @explains_arguments
     def __init__(self, label_smoothing: float | Sequence[float] = 0.0) -> None:
@@ -212,10 +209,6 @@ class BinaryCrossEntropy(ElementwiseLoss):
         if labels.shape == (samples, 1):
             labels = labels.reshape(samples)
         return _checked_labels(self.name, labels, samples, 2)
-
-    def target(self, outputs: Node) -> Node:
-        """Return the placeholder for labels."""
-        return placeholder(outputs.shape[:1], np.intp, "labels")
 
     def measured(self, outputs: Node, target: Node) -> Node:
         """Return the mean cross entropy without label smoothing."""
@@ -333,35 +326,12 @@ class MultiLabelCrossEntropy(ElementwiseLoss):
     """Binary cross entropies of several labels, of which any number may be true of a sample.
 
     Each output is the logit of a label of its own; targets are 0 or 1, (batch, labels). The mean is
-    over samples and labels.
-
-    Parameters
-    ----------
-    class_weight : sequence of float, optional
-        Factor of the loss of each label, 1 if left out.
-    positive_weight : sequence of float, optional
-        Factor of the loss where a label is true, for each label: above 1 for rare labels.
-
-    Raises
-    ------
-    ConfigurationError
-        If a weight is negative or no finite number; when the network is compiled, if there are
-        more or fewer weights than labels.
+    over samples and labels. The `class_weight` of `fit` is for labels that are rarely true.
     """
 
     name = "multi_label_cross_entropy"
     takes = "labels"
     contains = frozenset({"softmax", "sigmoid"})
-
-    @explains_arguments
-    def __init__(
-        self,
-        class_weight: Sequence[float] | None = None,
-        positive_weight: Sequence[float] | None = None,
-    ) -> None:
-        name = type(self).__name__
-        self.class_weight = _weights(name, class_weight)
-        self.positive_weight = _weights(name, positive_weight, "positive_weight")
 
     def weight_shape(self, outputs: Shape) -> Shape:
         """Return the shape of `outputs`: each label of a sample has a weight."""
@@ -379,16 +349,7 @@ class MultiLabelCrossEntropy(ElementwiseLoss):
 
     def each(self, outputs: Node, target: Node) -> Node:
         """Return the cross entropy of each label of each sample."""
-        each = operations.binary_cross_entropy(outputs, target)
-        name, count = type(self).__name__, outputs.shape[-1]
-        factor: Node | None = None
-        if self.positive_weight is not None:
-            weights = _fitting(name, self.positive_weight, count, "positive_weight")
-            factor = 1.0 + target * constant(weights - 1.0, outputs.dtype)
-        if self.class_weight is not None:
-            of_label = constant(_fitting(name, self.class_weight, count), outputs.dtype)
-            factor = of_label if factor is None else factor * of_label
-        return each if factor is None else each * factor
+        return operations.binary_cross_entropy(outputs, target)
 
     def predicted(self, outputs: Array) -> Array:
         """Return 1 for each label whose output is above 0, else 0."""
@@ -416,7 +377,8 @@ class KullbackLeibler(ElementwiseLoss):
         wrong = (rows < 0).any(-1) | (np.abs(rows.sum(-1, dtype=np.float64) - 1) > 1e-3)
         if wrong.any():
             row = int(np.argwhere(wrong)[0][0])
-            message = f"probabilities of 0 or more that sum to 1 are wanted, not {rows[row]}"
+            message = "probabilities of 0 or more that sum to 1 are wanted, not"
+            message = f"{message} {rows[row].tolist()!r:.100}"
             raise DataError(f"{self.name}: {message} in row {row}")
         return rows
 
@@ -438,28 +400,16 @@ class KullbackLeibler(ElementwiseLoss):
         return operations.softmax(outputs)
 
 
-def _weights(
-    kind: str, given: Sequence[float] | None, name: str = "class_weight"
-) -> tuple[float, ...] | None:
+def _weights(kind: str, given: Sequence[float] | None) -> tuple[float, ...] | None:
     """Return weights of classes, each checked to be 0 or more and finite."""
     if given is None:
         return None
     weights = tuple(float(weight) for weight in given)
     for label, weight in enumerate(weights):
         if not 0 <= weight < math.inf:
-            message = f"{name} is {weight!r} for class {label}: not 0 or more"
+            message = f"class_weight is {weight!r} for class {label}: not 0 or more"
             raise ConfigurationError(f"{kind}: {message}")
     return weights
-
-
-def _fitting(
-    kind: str, weights: Sequence[float], classes: int, name: str = "class_weight"
-) -> Array:
-    """Return weights as an array, one for each class."""
-    if len(weights) != classes:
-        message = f"{name} has {len(weights)} numbers for {classes} classes"
-        raise ConfigurationError(f"{kind}: {message}")
-    return np.array(weights)
 
 
 def _smoothing(kind: str, given: float | Sequence[float]) -> dict[str, float | tuple[float, ...]]:

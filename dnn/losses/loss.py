@@ -77,7 +77,7 @@ class Loss:
         return both
 
     def penalised(self, value: Node, parameters: Sequence[Node], part: bool = False) -> Node:
-        """Return a loss plus the penalties on parameters.
+        """Return a loss plus the penalties on parameters; errors as for `Penalty.value`.
 
         Parameters
         ----------
@@ -85,17 +85,11 @@ class Loss:
         parameters : sequence of Node
             All of the network, unless `part` is set.
         part : bool
-            Whether `parameters` are only some of the network's. Then a penalty that is on none of
-            them is left out.
+            Whether they are only some. Then a penalty that is on none of them is left out.
 
         Returns
         -------
         Node, shape ()
-
-        Raises
-        ------
-        ConfigurationError
-            As for `Penalty.value`.
         """
         for number, penalty in enumerate(self.penalties, 1):
             if part and not any(map(penalty.means, parameters)):
@@ -171,12 +165,11 @@ class Loss:
         Returns
         -------
         list of str
-            If not overridden, those of the targets.
         """
         return list(targets)
 
     def class_count(self, outputs: Shape) -> int:
-        """Return the number of classes that a network predicts.
+        """Return the number of classes that of a network; `ConfigurationError` if it has none.
 
         Parameters
         ----------
@@ -186,11 +179,6 @@ class Loss:
         Returns
         -------
         int
-
-        Raises
-        ------
-        ConfigurationError
-            If the loss is not one of classification.
         """
         raise ConfigurationError(f"{type(self).__name__} has no classes")
 
@@ -227,27 +215,22 @@ class Loss:
         Parameters
         ----------
         y : array_like
-            As the user gave them.
+            As the user gave them: not for such a network, they are a `ShapeError` or `DataError`.
         samples : int
             Number of targets that there must be.
         outputs : tuple of int
-            Shape of the network's output for one sample.
+            As for `class_count`.
         dtype : numpy.dtype
             Of the network.
 
         Returns
         -------
         array, length `samples`
-
-        Raises
-        ------
-        ShapeError, DataError
-            If `y` is not of targets for such a network.
         """
         raise NotImplementedError
 
     def target(self, outputs: Node) -> Node:
-        """Return the placeholder for the targets of a batch.
+        """Return the placeholder for the targets of a batch, of the dtype that `check` returns.
 
         Parameters
         ----------
@@ -256,13 +239,12 @@ class Loss:
 
         Returns
         -------
-        Node
-            Of as many rows as the batch, and of the dtype of the array that `check` returns.
+        Node, shape (batch, ...)
         """
         raise NotImplementedError
 
     def value(self, outputs: Node, target: Node) -> Node:
-        """Return the loss of a batch.
+        """Return the mean loss of a batch.
 
         Parameters
         ----------
@@ -274,7 +256,6 @@ class Loss:
         Returns
         -------
         Node, shape ()
-            The mean over the batch.
         """
         raise NotImplementedError
 
@@ -323,16 +304,12 @@ class Loss:
         Returns
         -------
         Node, shape ()
-
-        Raises
-        ------
-        ConfigurationError
-            If the loss takes no weights.
+            A loss that takes no weights raises `ConfigurationError`.
         """
         raise ConfigurationError(f"{type(self).__name__} takes no weights of samples or classes")
 
     def probabilities(self, outputs: Node) -> Node:
-        """Return the probability of each class.
+        """Return the probability of each class; `ConfigurationError` if there are no classes.
 
         Parameters
         ----------
@@ -341,11 +318,6 @@ class Loss:
         Returns
         -------
         Node, shape (batch, classes)
-
-        Raises
-        ------
-        ConfigurationError
-            If the loss is not one of classification.
         """
         raise ConfigurationError(f"{type(self).__name__} gives no probabilities")
 
@@ -354,17 +326,7 @@ class ElementwiseLoss(Loss):
     """Base class of losses that are a mean over samples and outputs of a function of each."""
 
     def each(self, outputs: Node, target: Node) -> Node:
-        """Return the loss of each element.
-
-        Parameters
-        ----------
-        outputs, target : Node
-            As for `value`.
-
-        Returns
-        -------
-        Node, shape (batch, ...)
-        """
+        """Return the loss of each element, (batch, ...)."""
         raise NotImplementedError
 
     def value(self, outputs: Node, target: Node) -> Node:

@@ -114,9 +114,9 @@ def save_checkpoint(
     gathered = model._scheme.gathered(model._network, model._update)
     arrays = {name: np.asarray(array, order="C") for name, array in gathered.items()}
     for layer in leaves_of(model._network.whole_layers):
-        if (content := layer.content) is not None:
+        if (kept := layer.kept_bytes) is not None:
             number = sum(name.startswith(CONTENT) for name in arrays)
-            arrays[f"{CONTENT}{number}"] = np.frombuffer(content, np.uint8)
+            arrays[f"{CONTENT}{number}"] = np.frombuffer(kept, np.uint8)
     progress = model._progress
     described = _described(model, data, provenance)
     about = {

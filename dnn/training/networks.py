@@ -266,35 +266,15 @@ class Networks:
 class Fit:
     """A call of `fit`: iterating over it trains, an epoch at a time.
 
-    Parameters
-    ----------
-    networks : Networks
-        Their seeds order the samples, and their histories are continued.
-    training : Samples
-        As `Samples.on_device` returns them.
-    epochs : sequence of K int, at least 1
-    batch_size : int or function of int -> int
-        A function takes the number of epochs done, in all calls, and returns the batch size of the
-        next epoch.
-    held_out : Samples, optional
-        Samples to evaluate on after an epoch.
-    validation_epochs : collection of int, optional
-        Epochs of this call, counted from 1, after which to evaluate; all if left out.
-    inspect : callable, optional
-    accumulate : int
-        Both as for `TrainingTask`.
-    pauses : Pauses, optional
-        Callback within epochs.
-    validation_metrics : sequence of str
-        Further metrics of the evaluation.
-    interrupt : callable, optional
-        As for `TrainingTask`: all networks end, and the epoch is in no history.
+    The seeds of `networks` order the samples, and their histories are continued. There is a number
+    of `epochs` for each of K networks, and `batch_size` may be a function of the epochs done so
+    far, in all calls. Samples `held_out` are evaluated on after `validation_epochs` of this call,
+    counted from 1, or after all; `inspect` and `accumulate` are as for `TrainingTask`, `pauses` for
+    callbacks within epochs. With `interrupt`, also as there, all networks end, and the epoch is in
+    no history.
 
     Attributes
     ----------
-    networks, training, epochs, batch_size, held_out, validation_epochs, accumulate, pauses
-    validation_metrics
-        As they were given.
     class_counts : list of K lists of int
         Samples of each class; empty where training counts no predictions.
     histories : list of K History

@@ -43,19 +43,8 @@ class TrainingParameters:
     def optimizer(self, given: str | Optimizer) -> Optimizer:
         """Return the optimizer of a name, with this learning rate and decay.
 
-        Parameters
-        ----------
-        given : str or Optimizer
-
-        Returns
-        -------
-        Optimizer
-
-        Raises
-        ------
-        ConfigurationError
-            If no optimizer has that name, or `given` is an object, which has a learning rate and a
-            decay of its own, and they are stated here too.
+        It is a `ConfigurationError` if none has that name, or `given` is an object, which has a
+        learning rate and a decay of its own, and they are stated here too.
         """
         stated = {"learning_rate": self.learning_rate, "weight_decay": self.decay or None}
         settings = {name: value for name, value in stated.items() if value is not None}

@@ -47,11 +47,8 @@ RECTIFIERS: set[str] = set()
 _Function = TypeVar("_Function", bound=Callable[..., Node])
 
 
-_SECTIONS = """\
-Parameters
-----------
-x : Node of floats
-
+_PARAMETERS = "Parameters\n----------\nx : Node of floats\n"
+_RETURNS = """\
 Returns
 -------
 Node, of the shape and type of `x`
@@ -63,17 +60,20 @@ DtypeError
 """
 
 
-def activation(function: _Function) -> _Function:
-    """Enter a function in `ACTIVATIONS` under its name; used as a decorator.
-
-    What all functions of `x` alone have in common is added to its documentation.
-    """
+def of_floats(function: _Function) -> _Function:
+    """Add to a function's documentation what those of a node of floats have in common."""
     text, heading, sources = cleandoc(function.__doc__ or "").partition("References\n---")
-    if text and "Parameters\n---" not in text:
-        parts = [text.rstrip(), _SECTIONS, *([heading + sources] if heading else [])]
-        function.__doc__ = "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
-    ACTIVATIONS[function.__name__] = function
+    if text and "Returns\n---" not in text:
+        own, _, further = text.partition("Parameters\n----------\n")
+        parts = [own, _PARAMETERS + further, _RETURNS, heading + sources]
+        function.__doc__ = "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
     return function
+
+
+def activation(function: _Function) -> _Function:
+    """Enter a function in `ACTIVATIONS` under its name; used as a decorator."""
+    ACTIVATIONS[function.__name__] = function
+    return of_floats(function)
 
 
 def rectifier(function: _Function) -> _Function:
@@ -204,20 +204,11 @@ tanh = activation(unary(Tanh))
 def leaky_relu(x: Node, slope: float = 0.01) -> Node:
     """Return `x` where it is positive, else ``slope x`` [1]_.
 
+    The derivative at 0 is taken to be `slope`.
+
     Parameters
     ----------
-    x : Node of floats
     slope : float
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        The derivative at 0 is taken to be `slope`.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
 
     References
     ----------
@@ -231,20 +222,11 @@ def leaky_relu(x: Node, slope: float = 0.01) -> Node:
 def elu(x: Node, alpha: float = 1.0) -> Node:
     """Return `x` where it is positive, else ``alpha (e^x - 1)`` [1]_.
 
+    The derivative at 0 is `alpha`, the limit from below, as in PyTorch.
+
     Parameters
     ----------
-    x : Node of floats
     alpha : float
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        The derivative at 0 is `alpha`, the limit from below, as in PyTorch.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
 
     References
     ----------
@@ -264,21 +246,12 @@ def softplus(x: Node) -> Node:
 def rbf(x: Node, epsilon: Operand = 1.0) -> Node:
     """Return the Gaussian radial basis function, ``e^(-(epsilon x)^2)`` [1]_.
 
+    In 0 .. 1, and 1 at 0.
+
     Parameters
     ----------
-    x : Node of floats
     epsilon : float, array or Node
         The larger it is, the narrower is the function. A node gets a gradient.
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        In 0 .. 1, and 1 at 0.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
 
     References
     ----------
@@ -305,22 +278,11 @@ def gelu(x: Node) -> Node:
     return x * sigmoid((y + y * y * y * 0.044715) * (2.0 * math.sqrt(2.0 / math.pi)))
 
 
+@of_floats
 def normal_cdf(x: Node) -> Node:
     """Return the share of a standard normal distribution below `x`, ``(1 + erf(x / sqrt(2))) / 2``.
 
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        In 0 .. 1.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
+    In 0 .. 1.
     """
     near = clip(x, -CDF_FLAT, CDF_FLAT)  # beyond, the square would overflow
     z = abs(near) * math.sqrt(0.5)

@@ -286,27 +286,6 @@ def axpy(alpha: float, x: Node, y: Node) -> Node:
     return x * alpha + y
 
 
-def scal(alpha: float, x: Node) -> Node:
-    """Return ``alpha x``.
-
-    Parameters
-    ----------
-    alpha : float
-    x : Node
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-
-    Raises
-    ------
-    DtypeError
-        If `x` is of integers that cannot hold `alpha`.
-    """
-    check_nodes("scal", x)
-    return x * alpha
-
-
 def scalar_product(alpha: Operand, x: Node) -> Node:
     """Return ``alpha x`` of a scalar, which may be a node; the inner product of vectors is `dot`.
 
@@ -333,3 +312,6 @@ def scalar_product(alpha: Operand, x: Node) -> Node:
         message = f"{describe(factor)} is no scalar: see dot, and multiply"
         raise ShapeError("scalar_product", message, factor.shape, x.shape)
     return factor * x
+
+
+scal = scalar_product

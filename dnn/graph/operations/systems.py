@@ -21,7 +21,7 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.errors import DataError, DtypeError, ShapeError
-from dnn.graph.arguments import check_kind, check_same_type, describe
+from dnn.graph.arguments import check_kind, check_same_type, describe, integers_of
 from dnn.graph.node import Node, Shape, check_nodes, constant
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register, reshaped
 from dnn.graph.operations.products import matmul
@@ -212,7 +212,7 @@ def solve(a: Node, b: Node) -> Node:
 
 
 def inv(a: Node) -> Node:
-    """Return the inverses of square matrices, as solutions of ``a x = 1``.
+    """Return the inverses of square matrices, as solutions of ``a x = 1``; errors as for `solve`.
 
     Parameters
     ----------
@@ -222,11 +222,6 @@ def inv(a: Node) -> Node:
     Returns
     -------
     Node, shape (..., n, n)
-
-    Raises
-    ------
-    ShapeError, DtypeError
-        As for `solve`.
     """
     check_nodes("inv", a)
     _check_matrices("inv", a)
@@ -287,16 +282,11 @@ def ifft(
     Parameters
     ----------
     real, imaginary, axes
-        As for `fft`.
+        As for `fft`; errors are the same too.
 
     Returns
     -------
     real, imaginary : Node, of the shape and type of `real`
-
-    Raises
-    ------
-    ShapeError, DtypeError
-        As for `fft`.
     """
     return _transformed("ifft", real, imaginary, axes, inverse=True)
 
@@ -314,9 +304,12 @@ def _transformed(
     if real.dtype.itemsize < 4 or real.shape != parts[1].shape:
         shown = " and ".join(f"{describe(part)} of {part.dtype}" for part in parts)
         raise ShapeError(name, f"{shown}: it takes float32 or float64, of one shape", real.shape)
-    wanted = tuple(sorted(axis if axis < 0 else axis - real.ndim for axis in axes))
+    numbers = integers_of(name, axes, "a list of axes")
+    wanted = tuple(sorted(axis if axis < 0 else axis - real.ndim for axis in numbers))
     if not wanted or len({*wanted}) < len(wanted) or not -real.ndim <= wanted[0] <= wanted[-1] < 0:
-        raise ShapeError(name, f"{describe(real)} has no axes {tuple(axes)}", real.shape)
+        raise ShapeError(name, f"{describe(real)} has no axes {numbers}", real.shape)
+    if not all(real.shape[axis] for axis in wanted):
+        raise ShapeError(name, f"{describe(real)} has no elements along {wanted}", real.shape)
     pair = concat([reshaped(part, (*part.shape, 1)) for part in parts], -1)
     y = apply("fourier", pair, axes=wanted, inverse=inverse)
     index = tuple((0, length, 1) for length in real.shape)

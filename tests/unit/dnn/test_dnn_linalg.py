@@ -67,6 +67,9 @@ def test_systems_that_do_not_fit_or_have_no_solution():
         (lambda: linalg.fft2(np.ones(3)), ShapeError, r"\(3,\) has no axes \(-2, -1\)"),
         (lambda: linalg.fftn(np.ones((3, 3)), [2, 0]), ShapeError, r"of lengths \(2, 0\)"),
         (lambda: linalg.fftn(np.ones((3, 3)), axes=[1, 1]), ShapeError, r"no axes \(1, 1\)"),
+        (lambda: linalg.fftn(np.ones((3, 3)), axes=[1, -1]), ShapeError, r"no axes \(1, -1\)"),
+        (lambda: linalg.fftn(np.ones((3, 3)), axes=1), ShapeError, "a sequence of integers, not 1"),
+        (lambda: linalg.fft(np.ones((3, 3)), axis=2), ShapeError, r"fft: \(3, 3\) do not fit"),
     ]
     for act, error, text in cases:
         with pytest.raises(error, match=text):

@@ -11,7 +11,6 @@ from dnn import (
     Ensemble,
     HuberLoss,
     KullbackLeibler,
-    MultiLabelCrossEntropy,
     NeuralNetwork,
     QuantileLoss,
     SoftmaxCrossEntropy,
@@ -57,7 +56,7 @@ def test_losses_by_a_table_of_options():
         ({"name": "quantile", "quantiles": "all"}, "quantiles must be"),
         ({"name": "focal", "gamma": -1}, "gamma must be 0 or more"),
         ({"name": "cross_entropy", "epsilon": 0}, "epsilon must be above 0"),
-        ({"name": "multi_label_cross_entropy", "positive_weight": [-1]}, "positive_weight is -1"),
+        ({"name": "focal", "class_weight": [-1]}, "class_weight is -1"),
     ):
         with pytest.raises(ConfigurationError, match=text):
             loss_of(table)
@@ -87,16 +86,13 @@ def torch_loss(name, options):
     if name == "cross_entropy":
         small = options.get("epsilon", 1e-7)
         return lambda outputs, target: of.nll_loss((outputs + small).log(), target)
-    tensors = {key: torch.tensor(value, dtype=torch.float64) for key, value in options.items()}
     return {
         "huber": lambda outputs, target: of.huber_loss(outputs, target, **options),
         "kullback_leibler": lambda outputs, target: of.kl_div(
             of.log_softmax(outputs, -1), target, reduction="batchmean"
         ),
         "mean_absolute_error": of.l1_loss,
-        "multi_label_cross_entropy": lambda outputs, target: of.binary_cross_entropy_with_logits(
-            outputs, target, tensors.get("class_weight"), pos_weight=tensors.get("positive_weight")
-        ),
+        "multi_label_cross_entropy": of.binary_cross_entropy_with_logits,
         "poisson": of.poisson_nll_loss,
     }[name]
 
@@ -129,10 +125,6 @@ def targets_for(loss, rows, outputs, generator):
         ("kullback_leibler", {}),
         ("mean_absolute_error", {}),
         ("multi_label_cross_entropy", {}),
-        (
-            "multi_label_cross_entropy",
-            {"class_weight": [1.0, 2.0, 0.5, 0.0], "positive_weight": [3.0, 1.0, 0.5, 7.0]},
-        ),
         ("poisson", {}),
         ("quantile", {"quantiles": [0.25, 0.9]}),
         ("quantile", {"quantiles": [0.5]}),
@@ -460,19 +452,8 @@ def test_several_labels_at_once():
     assert shares[1][1] > shares[0][1] + 0.05
     assert np.allclose(shares[1][[0, 2]], shares[0][[0, 2]])
     assert (shares[2] > shares[0] + 0.02).all()
-    # The weights of the loss and those of `fit` are the same thing.
-    losses = []
-    for loss, given in (
-        (loss_of("multi_label_cross_entropy"), {1: 20.0}),
-        (loss_of({"name": "multi_label_cross_entropy", "positive_weight": [1, 20, 1]}), None),
-    ):
-        model = NeuralNetwork(mlp(4, [], 3), loss, SGD(0.2), seed=1)
-        losses.append(model.fit(x, y, epochs=3, class_weight=given).loss)
-    np.testing.assert_allclose(*losses, rtol=1e-5)
     with pytest.raises(ConfigurationError, match="there is no class 3 of 3"):
         model.fit(x, y, class_weight={3: 1.0})
-    with pytest.raises(ConfigurationError, match="positive_weight has 2 numbers for 3"):
-        NeuralNetwork(mlp(4, [], 3), MultiLabelCrossEntropy(positive_weight=[1, 2])).fit(x, y)
 
 
 def test_each_label_of_a_sample_may_have_a_weight():

@@ -9,7 +9,7 @@ from support import case_count
 import dnn
 from dnn import metrics
 from dnn.distributed import DataParallel, run_on_threads
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, DataError, ShapeError
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
@@ -154,10 +154,39 @@ def test_metrics_at_their_edges():
     ):
         with pytest.raises(ConfigurationError, match=text):
             metrics.check_metrics([name], "classification")
+    with pytest.raises(ConfigurationError, match=r"a list of names, as in \['auc'\]"):
+        metrics.check_metrics("auc", "classification")
     metrics.check_metrics(["auc", "accuracy", "f1", "loss"], "classification")
     assert {each for each in metrics.METRICS if metrics.METRICS[each].on_request} >= {
         *metrics._ASKED_FOR
     }
+
+
+def test_targets_that_do_not_vary_and_what_is_no_number():
+    for truth, predicted, r2 in (
+        ([[1.0]], [[1.0]], 1.0),
+        ([[1.0], [1.0]], [[1.0], [2.0]], 0.0),
+        ([[1.0], [1.0]], [[1.0], [np.nan]], np.nan),
+        ([[1.0], [np.nan]], [[1.0], [2.0]], np.nan),
+        ([[1.0], [2.0]], [[1.0], [np.inf]], -np.inf),
+        ([[1.0], [2.0]], [[1e308], [-1e308]], -np.inf),
+    ):
+        found = dnn.metrics_of_targets("regression", truth, predicted)
+        assert found["r2"] == pytest.approx(r2, nan_ok=True)
+        both, guess = np.array([truth]), np.array([predicted])
+        with np.errstate(all="ignore"):
+            (by_sums,) = metrics.metrics_of_sums(metrics.sums_of_values(both, guess))
+        assert by_sums["r2"] == pytest.approx(r2, nan_ok=True) or np.isnan(both).any()
+    for wrong, error, text in (
+        ({"y": [["a"]]}, DataError, "metrics: y must be numbers, not <U1"),
+        ({"predicted": [[1], [2, 3]]}, DataError, "predicted"),
+        ({"deviation": [1, 2]}, ShapeError, "neither a number nor one of each target"),
+        ({"predicted": [[1], [2]]}, ShapeError, "do not fit"),
+        ({"task": "ranking"}, ConfigurationError, "unknown task 'ranking'"),
+    ):
+        given = {"task": "regression", "y": [[1.0]], "predicted": [[1.0]], **wrong}
+        with pytest.raises(error, match=text):
+            dnn.metrics_of_targets(**given)
 
 
 @pytest.mark.parametrize(
