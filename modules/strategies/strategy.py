@@ -15,7 +15,7 @@ and what one parameter draws does not change when another is added to the space.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol, runtime_checkable
@@ -52,7 +52,7 @@ class Strategy(Protocol):
 
     Notes
     -----
-    Four attributes are optional:
+    Six attributes are optional:
 
     ``is_stateless`` (bool, False without)
         `ask` follows from the trial's number alone and `tell` does nothing. So any rank with a copy
@@ -63,6 +63,13 @@ class Strategy(Protocol):
         Takes an intermediate score; True if the trial is to be stopped.
     ``add(parameters, score)`` (method)
         Records a point that it has not chosen: of an earlier sweep, or one that a user enqueued.
+    ``tell_curve(trial, parameters, reports, score)`` (method)
+        Is called in place of `tell`. `reports` are the (step, score) pairs that the trial has
+        reported, steps rising. `score` is that of the end: None if the trial failed, and then there
+        may be no reports, or was stopped early, after the last of them.
+    ``ask_alike(trial, like, free) -> parameters or None`` (method)
+        Chooses the parameters of a trial that agree with the point `like` in all but those in the
+        set `free`, for trials that are trained as one plan; None if there are no such.
     """
 
     def ask(self, trial: int) -> Parameters | Wait | None:
@@ -176,6 +183,18 @@ class Random:
         while len(self._chosen) <= trial:
             self._chosen.append(self._next_new(self._counted))
         return dict(self._chosen[trial])
+
+    def ask_alike(self, trial: int, like: Parameters, free: Collection[str]) -> Parameters:
+        """Return a point that agrees with `like` in all parameters but those in `free`.
+
+        It follows from the seed, the trial and `like`; it may be a point that was tried.
+        """
+        dimensions = self._space.dimensions
+        return self._space.build(
+            lambda name: like[name]
+            if name in like and name not in free
+            else dimensions[name].at(self._draws.share(trial, name))
+        )
 
     def _draw(self, draws: Draws, number: int) -> Parameters:
         return self._space.sample(lambda name: draws.share(number, name))
