@@ -161,14 +161,15 @@ class Mixture:
 
     Notes
     -----
-    The width of a kernel in a column is the larger gap to its neighbours there, between 1 part of
-    ``kernels + 2`` (100 at most) and the whole range; the chance that a choice changes falls with
-    the number of kernels [1]_ [2]_. The logarithm of a kernel is a product of `features` of the
-    row by numbers of the kernel, so that all kernels at all rows are one product of matrices.
+    All kernels have the same width in a column, by Scott's rule [1]_: the deviation of their rows
+    times ``kernels ** (-1 / (columns + 4))``, where the uniform kernel counts as one row. So they
+    are wide while there are few. The chance that a choice changes falls with their number too [2]_.
+    The logarithm of a kernel is a product of `features` of the row by numbers of the kernel, so
+    that all kernels at all rows are one product of matrices.
 
     References
     ----------
-    .. [1] Bergstra et al., Algorithms for hyper-parameter optimization, NIPS 2011.
+    .. [1] Scott, Multivariate density estimation, 1992, section 6.3.
     .. [2] Watanabe, Tree-structured Parzen estimator: understanding its algorithm components and
        their roles for better empirical performance, 2023, arXiv:2304.11127.
     """
@@ -199,7 +200,8 @@ class Mixture:
         variance = (weights * far * far).sum(axis=0) + prior / 12 - mean * mean
         columns = len(self._of.numbers) + len(self._of.choices)
         widths = np.sqrt(variance) * np.maximum(counts, 1) ** (-1 / (columns + 4))
-        return np.maximum(widths, self._of.least_widths)
+        limited: Floats = np.maximum(widths, self._of.least_widths)
+        return limited
 
     def _number_parts(self, numbers: Floats) -> Iterator[Floats]:
         exists = ~np.isnan(numbers)
@@ -225,7 +227,8 @@ class Mixture:
     def logarithms(self, features: Floats) -> Floats:
         """Return the logarithm of each kernel times its weight: (rows, kernels + 1)."""
         uniform = np.zeros((len(features), 1))
-        return np.append(features @ self._kernels.T, uniform, axis=1) + np.log(self._weights)
+        each: Floats = np.append(features @ self._kernels.T, uniform, axis=1)
+        return each + np.log(self._weights)
 
     def log_density(self, features: Floats) -> Floats:
         """Return the logarithm of the density at rows, by their features."""

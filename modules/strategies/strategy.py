@@ -191,9 +191,11 @@ class Random:
         """
         dimensions = self._space.dimensions
         return self._space.build(
-            lambda name: like[name]
-            if name in like and name not in free
-            else dimensions[name].at(self._draws.share(trial, name))
+            lambda name: (
+                like[name]
+                if name in like and name not in free
+                else dimensions[name].at(self._draws.share(trial, name))
+            )
         )
 
     def _draw(self, draws: Draws, number: int) -> Parameters:

@@ -233,6 +233,15 @@ def test_points_of_another_space_are_passed_over() -> None:
     SPACE.check(strategy.ask(0))
 
 
+def test_a_space_of_choices_alone() -> None:
+    space = Space.parse({name: list(range(9)) for name in "abcdef"})
+    strategy, found = TPE(space, 0), []
+    for trial in range(80):
+        found.append(strategy.ask(trial))
+        strategy.tell(trial, found[-1], float(sum(found[-1].values())))
+    assert sum(sum(point.values()) for point in found[-20:]) / 20 > 32  # blindly, it would be 24
+
+
 def test_a_space_of_one_point() -> None:
     strategy = TPE(Space.parse({"epochs": 20, "x": {"from": 3, "to": 3}}), 0)
     assert strategy.ask(0) == {"epochs": 20, "x": 3}
