@@ -227,8 +227,9 @@ class Mixture:
     def logarithms(self, features: Floats) -> Floats:
         """Return the logarithm of each kernel times its weight: (rows, kernels + 1)."""
         uniform = np.zeros((len(features), 1))
-        each: Floats = np.append(features @ self._kernels.T, uniform, axis=1)
-        return each + np.log(self._weights)
+        each = np.append(features @ self._kernels.T, uniform, axis=1)
+        weighted: Floats = each + np.log(self._weights)
+        return weighted
 
     def log_density(self, features: Floats) -> Floats:
         """Return the logarithm of the density at rows, by their features."""
