@@ -217,6 +217,11 @@ class Space:
         return list(self.dimensions)
 
     @property
+    def parents_first(self) -> list[str]:
+        """The names of all parameters, each after those that its conditions are about."""
+        return list(self._order)
+
+    @property
     def size(self) -> int:
         """The number of points; a `SpaceError` if they cannot be counted."""
         if self.endless:

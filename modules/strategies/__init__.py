@@ -5,7 +5,7 @@ one is a file in this folder. A user's own is a class with the two methods of `S
 ``package.module:Class``, or by the entry point "diel.strategies" of an installed package.
 
 Rules that stop trials early go with any strategy; `Lagged` makes adaptive strategies reproducible.
-Every ask and tell costs the same after any number of trials.
+Every ask costs the same after any number of trials, and so does every tell, nearly.
 """
 
 # ruff: noqa: I001 (strategies are listed in this order)
@@ -15,6 +15,7 @@ import pkgutil
 
 from .strategy import MOST_COUNTED, WAIT, Grid, Random, Strategy, Wait
 from .cross_entropy import CrossEntropy
+from .tpe import TPE
 from .stopping import (
     Cohort,
     Cutoffs,
@@ -36,6 +37,7 @@ __all__ = [
     "MOST_COUNTED",
     "RULES",
     "STRATEGIES",
+    "TPE",
     "WAIT",
     "Cohort",
     "CrossEntropy",

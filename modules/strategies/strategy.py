@@ -65,6 +65,13 @@ class Strategy(Protocol):
         Takes an intermediate score; True if the trial is to be stopped.
     ``add(parameters, score)`` (method)
         Records a point that it has not chosen: of an earlier sweep, or one that a user enqueued.
+    ``tell_curve(trial, parameters, reports, score)`` (method)
+        Is called in place of `tell`. `reports` are the (step, score) pairs that the trial has
+        reported, steps rising. `score` is that of the end: None if the trial failed, and then there
+        may be no reports, or was stopped early, after the last of them.
+    ``ask_alike(trial, like, free) -> parameters or None`` (method)
+        Chooses the parameters of a trial that agree with the point `like` in all but those in the
+        set `free`, for trials that are trained as one plan; None if there are no such.
     """
 
     def ask(self, trial: int) -> Parameters | Wait | None:

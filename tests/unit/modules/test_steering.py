@@ -364,7 +364,7 @@ def test_a_deterministic_strategy_counts_its_own_trials_alone() -> None:
     assert steered.best[0] == 10
 
 
-@pytest.mark.parametrize("name", ["cross_entropy", "optuna:tpe", "halving"])
+@pytest.mark.parametrize("name", ["cross_entropy", "tpe", "optuna:tpe", "halving"])
 def test_strategies_that_learn_are_told_of_points_that_they_have_not_asked_for(name: str) -> None:
     if name.startswith("optuna"):
         pytest.importorskip("optuna")
