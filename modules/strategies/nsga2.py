@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -162,7 +163,7 @@ class _Child:
 def _crossed(first: float, second: float, chance: float) -> float:
     """Return a share as far from the middle of two as simulated binary crossover has it."""
     power = 1 / (_SPREAD + 1)
-    width = (2 * chance) ** power if chance <= 0.5 else (2 * (1 - chance)) ** -power
+    width = math.pow(2 * chance, power) if chance <= 0.5 else math.pow(2 * (1 - chance), -power)
     return ((1 + width) * first + (1 - width) * second) / 2
 
 
@@ -171,6 +172,6 @@ def _mutated(share: float, chance: float) -> float:
     power = 1 / (_SPREAD + 1)
     if chance < 0.5:
         inside = 2 * chance + (1 - 2 * chance) * (1 - share) ** (_SPREAD + 1)
-        return share + inside**power - 1
+        return share + math.pow(inside, power) - 1
     inside = 2 * (1 - chance) + (2 * chance - 1) * share ** (_SPREAD + 1)
-    return share + 1 - inside**power
+    return share + 1 - math.pow(inside, power)
