@@ -518,6 +518,7 @@ def test_the_public_names_of_dnn() -> None:
         "encode",
         "free_bytes",
         "free_memory",
+        "frozen_parameters",
         "impute",
         "layer_kinds",
         "layer_summaries",
