@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .checkpoints import Checkpoints, Resumed
 from .compute import MOST_NETWORKS, Compute
-from .evaluation import PreparedSplits, TrainingJob, errors_of_groups
+from .evaluation import PreparedSplits, TrainingJob, class_factors, errors_of_groups
 from .hyperparameters import (
     Hyperparameters,
     batch_size_of,
-    class_weight_of,
     dropout_rates,
     layers_of,
     loss_of,
@@ -289,7 +288,7 @@ class FusedTrainings:
             on_epoch=on_epoch,
             early_stopping=rules or None,
             before_restoring=keep,
-            sample_weight=data.weights(class_weight_of(wanted[0])),
+            sample_weight=data.weights(class_factors(wanted[0].class_weight, self._rounds.data)),
         )
         histories = networks.histories
         scores = networks.evaluate(data.rows, rows=held_out, metrics=plan.metrics)

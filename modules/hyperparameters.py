@@ -73,6 +73,9 @@ def _cells() -> dict[str, Any]:
     return {layer.kind(): layer for layer in (LSTM, GRU, RNN)}
 
 
+_Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class Hyperparameters(BaseModel):
     """The parameters of a trial; a search space may name any of them."""
 
@@ -115,10 +118,10 @@ class Hyperparameters(BaseModel):
     loss_epsilon: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="of cross_entropy: added to probabilities"
     )
-    class_weight: Literal["none", "balanced"] | list[Annotated[float, Field(ge=0)]] = Field(
+    class_weight: Literal["none", "balanced"] | list[_Factor] | dict[str, _Factor] = Field(
         "none",
-        description="factors of the losses of each class; balanced: classes weigh the same, by "
-        "their training rows",
+        description="factors of the losses of classes, a list of all or a table by name; balanced: "
+        "classes weigh the same, by their training rows",
     )
     label_smoothing: float = Field(0.0, ge=0, le=1, description="in the loss of the training")
     l1: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of |w|, in it too")
@@ -233,20 +236,26 @@ class Hyperparameters(BaseModel):
         """Whether the targets are counts, which may be scaled for training and not shifted."""
         return self.loss is not None and catalogue("loss")[self.loss].takes == "counts"
 
+    @property
+    def network_key(self) -> tuple[Any, ...]:
+        """The values in which networks with the same layers agree, but for dropout."""
+        return (
+            *(tuple(self.channels), self.depth, self.kernel, tuple(self.hidden)),
+            *(tuple(self.recurrent), self.cell, self.bidirectional),
+            *(self.activation, self.batch_norm, json.dumps(self.layers, sort_keys=True)),
+            *(self.loss, tuple(self.quantiles or ())),
+        )
+
     def plan_key(self) -> tuple[Any, ...]:
         """Return the values in which networks have to agree to be trained in one plan."""
         taken = _arguments_of_schedule(self.schedule)
         scheduled = (getattr(self, name) for name, of in _OF_SCHEDULES.items() if of in taken)
         flags = (self.of_optimizer(name) for name in _flags(self.optimizer))
         return (
-            *(tuple(self.channels), self.depth, self.kernel, tuple(self.hidden)),
-            *(tuple(self.recurrent), self.cell, self.bidirectional),
-            *(self.activation, self.batch_norm, self.drops, self.batch_size),
-            json.dumps(self.layers, sort_keys=True),
+            *(*self.network_key, self.drops, self.batch_size),
             *(self.optimizer, *flags, self.schedule, self.warm_up, *scheduled),
             *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0, self.average > 0),
-            *(self.loss, tuple(self.quantiles or ()), str(self.class_weight)),
-            *(self.batch_growth, self.growth_every),
+            *(str(self.class_weight), self.batch_growth, self.growth_every),
         )
 
 
@@ -321,6 +330,8 @@ def suggested_values() -> dict[str, Any]:
             kind = _goes_with(name)[1][0]
             default = _arguments_of_loss(kind)[_OF_LOSSES[name]].default
             found[name] = [[*default]] if isinstance(default, tuple) else default
+        elif name == "class_weight":
+            found[name] = ["none", "balanced"]
         elif info.default is None:
             found[name] = next(taken[name] for taken in defaults().values() if name in taken)
         else:
@@ -559,16 +570,8 @@ def loss_problem(wanted: Hyperparameters, takes: str, classes: int | None = None
         return f"{given[0]} is of classes, and these targets are {takes}" if given else ""
     weights = wanted.class_weight
     if isinstance(weights, list) and classes is not None and len(weights) != classes:
-        return f"class_weight has {len(weights)} numbers, and there are {classes} classes"
+        return f"class_weight has {len(weights)} numbers, and there are {classes} {takes}"
     return ""
-
-
-def class_weight_of(wanted: Hyperparameters) -> dict[int, float] | Literal["balanced"] | None:
-    """Return the weights of classes, as `dnn.NeuralNetwork.fit` takes them."""
-    given = wanted.class_weight
-    if isinstance(given, list):
-        return dict(enumerate(given))
-    return "balanced" if given == "balanced" else None
 
 
 def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int) -> Optimizer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +27,7 @@ from .options import SweepOptions
 from .problems import at, meant, problem
 from .search import Search
 from .space import Space
+from .space_check import point_problems, remarks_on_points
 from .strategies import RULES, STRATEGIES
 from .sweep.ledger import ledgers_in
 from .sweep.master_loop import SweepPlan
@@ -32,6 +35,8 @@ from .sweep.messages import Tags
 from .sweep.output import check_formats, export
 from .sweep.shared import run_sweep
 from .sweep.warm_start import check_fits, find_ledger, is_copied
+from .trainer import Options as TrainerOptions
+from .trainer import data_to_look_at
 
 if TYPE_CHECKING:
     from diel import Context
@@ -142,8 +147,31 @@ def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
 def look_at_data(
     options: Options, folder: Path, largest_bytes: int | None = None
 ) -> tuple[str, list[str]]:
-    """Return no problem, and what the number of points means for the number of trials."""
-    return "", [options.remark] if options.remark else []
+    """Look at the trainer's data, if the trainer is that of this package, and at the options.
+
+    Returns why no trial of some points could train on them, empty if all can, and what is odd: what
+    the number of points means for the number of trials, and a patience that ends no training. A
+    file larger than `largest_bytes`, and a folder, is not read then.
+    """
+    remarks = [options.remark] if options.remark else []
+    try:
+        trainer = TrainerOptions.model_validate(options.of_trainer, context={"folder": folder})
+    except ValidationError:  # it is another module, or the problem is told there
+        return "", remarks
+    space, data = Space.parse(options.space), None
+    # What is known of a bundled set has been compared already, but for names and values.
+    if trainer.path or "class_weight" in space.dimensions or "poisson" in repr(options.space):
+        with suppress(OSError, ValueError):  # told of by the trainer
+            data = data_to_look_at(trainer, folder, largest_bytes)
+    remarks += remarks_on_points(space, trainer.layers, trainer.patience, data)
+    if data is None:
+        return "", remarks
+    shape = trainer.shape(folder) if trainer.freeze and trainer.encode else None
+    about: dict[str, Any] = {"freeze": trainer.freeze, "trains_last": trainer.head == "new"}
+    problems = point_problems(space, trainer.layers, shape, data=data, **about)
+    problem = problems[0] if problems else ""
+    name = next((name for name in space.dimensions if re.search(rf"\b{name}\b", problem)), "")
+    return f"space.{name}: {problem}" if name else problem, remarks
 
 
 def preview_sweep(options: Options, folder: Path) -> Preview:

@@ -46,6 +46,12 @@ class DataShape(NamedTuple):
     shape: SampleShape | None = None
     embeds: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, data: Dataset) -> DataShape:
+        """Return the shape of data."""
+        shape = data.image_shape or data.sequence_shape
+        return cls(data.x.shape[1], data.outputs, shape, data.embeds)
+
 
 class ReadingOptions(BaseModel):
     """How a file of data is to be read, as `dnn.load_dataset` takes it."""
@@ -210,8 +216,7 @@ def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
     if known is not None:
         return known
     training, _ = load_split(options, folder)
-    shape = training.image_shape or training.sequence_shape
-    return DataShape(training.x.shape[1], training.outputs, shape, training.embeds)
+    return DataShape.of(training)
 
 
 def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentation]:

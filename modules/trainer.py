@@ -40,7 +40,7 @@ from .layer_list import built, layer_models, rows_of, with_layers
 from .pretrained import Pretrained, oddity_of_columns, place_of_weights, written_by_run
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
-from .tabular import ReadingOptions, augmentations_of, is_own, is_table, shape_of
+from .tabular import DataShape, ReadingOptions, augmentations_of, is_own, is_table, shape_of
 from .trainer_options import LAYERS, OF_DATASET, OF_START, OF_TRIALS, OPTION_GROUPS, TrainerOptions
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
@@ -72,6 +72,11 @@ class Options(TrainerOptions):
     def compute(self, gpus: Sequence[int] = (), share: float = 1.0) -> Compute:
         """Return the device and the precision of networks on a rank with these GPUs."""
         return Compute.of(self.device, self.precision, gpus, share)
+
+    def shape(self, folder: Path) -> DataShape:
+        """Return the shape of the data as networks take them; they are read if need be."""
+        data = self.model_dump(include={"dataset", "path", "impute", "encode", "standardise"})
+        return shape_of({**data, "reading": self.reading.given}, folder)
 
     def task(
         self,
@@ -142,13 +147,9 @@ def look_at_data(
     if options.dataset is None or options.path is None:
         return "", []
     try:
-        place = options.resolve(folder)
-        size_bytes = place.stat().st_size
-        if largest_bytes is not None and (place.is_dir() or size_bytes > largest_bytes):
-            looks = "diel sweep FILE --dry-run looks at it"
-            size = "a folder" if place.is_dir() else f"{size_bytes / 2**20:,.0f} MiB"
-            return "", [f"{place} was not read ({size}): {looks}"] * is_own(options.dataset)
-        data = _data(options, folder)
+        data = data_to_look_at(options, folder, largest_bytes)
+        if data is None:
+            return "", [_not_read(options.resolve(folder))] * is_own(options.dataset)
         jobs = _jobs(data, options)
         training_weights(data.take(jobs[0].train), options.class_weight)
         if is_table(options.dataset):  # what the first split learns
@@ -162,6 +163,25 @@ def look_at_data(
         weights = place_of_weights(options.weights, folder)
         found += [odd] if (odd := oddity_of_columns(weights, data)) else []
     return "", found
+
+
+def data_to_look_at(
+    options: Options, folder: Path, largest_bytes: int | None = None
+) -> Dataset | None:
+    """Load the data of trials, as `look_at_data` does; None if they are too large for a look.
+
+    An OSError or a ValueError if they cannot be read.
+    """
+    if options.path is not None and largest_bytes is not None:
+        place = options.resolve(folder)
+        if place.is_dir() or place.stat().st_size > largest_bytes:
+            return None
+    return _data(options, folder)
+
+
+def _not_read(place: Path) -> str:
+    size = "a folder" if place.is_dir() else f"{place.stat().st_size / 2**20:,.0f} MiB"
+    return f"{place} was not read ({size}): diel sweep FILE --dry-run looks at it"
 
 
 def run(ctx: Context) -> int:
@@ -363,9 +383,7 @@ def describe_network(
     if options.train is not None:
         return []
     wanted = Hyperparameters.model_validate(with_layers(point, options.layers))
-    data = options.model_dump(include={"dataset", "path", "impute", "encode", "standardise"})
-    shape = shape_of({**data, "reading": options.reading.given}, folder)
-    layers = layers_of(wanted, *shape)
+    layers = layers_of(wanted, *options.shape(folder))
     rows = rows_of(layers)
     # Listed layers stand behind the layers that read samples, and before that of the classes.
     listed = [n for n, table in enumerate(wanted.layers or ()) for _ in built([table])]

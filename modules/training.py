@@ -14,12 +14,11 @@ from diel import __version__
 
 from .checkpoints import Checkpoints, seed_of_point
 from .compute import Compute
-from .evaluation import PreparedSplits, SplitData, errors_of_groups, means
+from .evaluation import PreparedSplits, SplitData, class_factors, errors_of_groups, means
 from .fused import FusedTrainings, best_epoch, curve_epochs, estimated_time_s
 from .hyperparameters import (
     Hyperparameters,
     batch_size_of,
-    class_weight_of,
     layers_of,
     loss_of,
     optimizer_of,
@@ -441,7 +440,7 @@ def _fit(
             validation_metrics=metrics,
             epochs=epochs,
             batch_size=batch_size_of(wanted),
-            class_weight=class_weight_of(wanted),
+            class_weight=class_factors(wanted.class_weight, data.prepared),
             callbacks=[*([] if rule is None else [rule]), *callbacks],
             progress=False,
         )

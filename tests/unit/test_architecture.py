@@ -66,6 +66,7 @@ LAYERS = {
         objective strategies
         evaluation
         tabular trial_plan
+        space_check
         options pretrained report
         search
         sweep
@@ -73,7 +74,8 @@ LAYERS = {
         trainer_options
         fused
         training
-        master trainer
+        trainer
+        master
         reporter tensorboard
     """,
 }

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from dnn import ConfigurationError, NeuralNetwork, distributed, mlp
 from dnn.distributed import Communicator, run_on_threads
 from modules import trainer
-from modules.options import stage_problems
 from modules.parallel import SCHEMES, Parallel
 from modules.space import Space
+from modules.space_check import stage_problems
 from modules.trial import Report
 
 
