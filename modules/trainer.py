@@ -362,6 +362,8 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
             "augment": changes,
             "start": start.facts(),
         }
+        if parallel is not None:
+            facts["parallel"] = [parallel.name, parallel.options]
         if asked := given.plan.on_request(rounds.data.task):
             facts["metrics"] = sorted(asked)
         place = None if kept_in is None else Path(kept_in)

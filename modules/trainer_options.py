@@ -303,9 +303,17 @@ class TrainerOptions(BaseModel):
             return self
         context = info.context or {}
         module = context.get("module")
-        if module is not None and module.processes > 1:
-            text = f"are of networks that one rank trains; {module.name!r} has {module.processes}"
-            raise self._problem_of("checkpoints", text, "remove processes, or checkpoints")
+        chosen = self.training.chosen
+        if (
+            module is not None
+            and module.processes > 1
+            and (chosen is None or chosen.name != "data")
+        ):
+            how = "several processes" if chosen is None else f'scheme "{chosen.name}"'
+            text = f"go on to the last bit, which trainings by {how} do not"
+            raise self._problem_of(
+                "checkpoints", text, 'say training.parallel = "data", or remove checkpoints'
+            )
         if importlib.util.find_spec("safetensors") is None:
             text = "are safetensors files, and safetensors is not installed"
             raise self._problem_of("checkpoints", text, 'pip install "diel[checkpoint]"')

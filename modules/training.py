@@ -386,9 +386,11 @@ def train(
         callbacks.append(_epoch_reports(report, wanted, data, epoch_s, shown, reported, plan))
         report.total = most
     if checkpoints is not None:
-        name = checkpoints.name(wanted, seed, data, plan)
-        resumed = checkpoints.find(name, most, shown, plan.patience)
-        callbacks.append(_saver(checkpoints, name, most, rule, report, reported))
+        ranks = None if scheme is None else scheme.communicator
+        rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+        name = checkpoints.name(wanted, seed, data, plan, size)
+        resumed = checkpoints.find(name, most, shown, plan.patience, ranks)
+        callbacks.append(_saver(checkpoints, name, most, rule, report, reported, rank))
         if resumed is not None:
             stopped_at = _reported_again(report, resumed.reports)
             if stopped_at is not None:  # before the end of what is kept: trained up to there
@@ -534,6 +536,7 @@ def _saver(
     rule: EarlyStopping | None,
     report: Report | None,
     reported: Reports,
+    rank: int,
 ) -> Callback:
     """Return a callback that writes a checkpoint after the last epoch; it stands behind others."""
     from dnn import Callback
@@ -544,7 +547,7 @@ def _saver(
             is_over = rule is not None and rule.waited >= rule.patience
             if is_stopped or is_over or len(epoch.model.history) == epochs:
                 rules = [] if rule is None else [rule]
-                checkpoints.save_all(epoch.model, [name], [reported], rules)
+                checkpoints.save_all(epoch.model, [name], [reported], rules, rank)
             return None
 
     return Saver()

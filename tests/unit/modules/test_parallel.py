@@ -68,6 +68,13 @@ def parallel(given: Any, processes: int = 2) -> trainer.Options:
             "a trial of several ranks cannot run in a process beside them",
             "remove time_limit",
         ),
+        (
+            2,
+            {"training": {"parallel": "local_sgd"}, "checkpoints": {}},
+            "checkpoints",
+            'which trainings by scheme "local_sgd" do not',
+            'training.parallel = "data"',
+        ),
         *(
             (2, {"training": {"parallel": given}}, "parallel", words, remedy)
             for given, words, remedy in [
