@@ -35,8 +35,8 @@ from .sweep.messages import Tags
 from .sweep.output import check_formats, export
 from .sweep.shared import run_sweep
 from .sweep.warm_start import check_fits, find_ledger, is_copied
-from .trainer import Options as TrainerOptions
-from .trainer import data_to_look_at
+from .trainer_data import data_to_look_at, shape_of
+from .trainer_options import TrainerOptions
 
 if TYPE_CHECKING:
     from diel import Context
@@ -166,7 +166,7 @@ def look_at_data(
     remarks += remarks_on_points(space, trainer.layers, trainer.patience, data)
     if data is None:
         return "", remarks
-    shape = trainer.shape(folder) if trainer.freeze and trainer.encode else None
+    shape = shape_of(trainer, folder) if trainer.freeze and trainer.encode else None
     about: dict[str, Any] = {"freeze": trainer.freeze, "trains_last": trainer.head == "new"}
     problems = point_problems(space, trainer.layers, shape, data=data, **about)
     problem = problems[0] if problems else ""

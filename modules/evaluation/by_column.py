@@ -7,7 +7,7 @@ together (several of one patient), or new ones come later, they promise too much
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .folds import EvaluationError, Fold, NestedFold, Rows, fold_of, generator_of
@@ -232,32 +232,6 @@ def _said(cell: Any) -> str:
     if cell == "" or cell != cell:
         return "is empty"
     return f"says {f'{cell:g}' if isinstance(cell, float) else str(cell)!r}"
-
-
-def rows_by_column(
-    strata: Array | None,
-    beside: Mapping[str, Array],
-    by_column: Sequence[tuple[str, str]],
-    fraction: float,
-    seed: int,
-) -> tuple[Rows, Rows]:
-    """Return the rows of a single split, to train on and to score.
-
-    `by_column` is one option of `SPLIT_COLUMNS` with its column, which is among `beside`. An
-    `EvaluationError` if they are several, or the column cannot split.
-    """
-    import numpy as np
-
-    if len(by_column) > 1:
-        given = " and ".join(option for option, _ in by_column)
-        raise EvaluationError(f"{given}: rows are split by one column")
-    ((option, name),) = by_column
-    column = beside[name]
-    classes = np.zeros(len(column), np.intp) if strata is None else strata
-    (fold,) = split_once(classes, column, option, name, fraction, seed, True)
-    if isinstance(fold, NestedFold):
-        (fold,) = fold.inner
-    return fold.train, fold.test
 
 
 def _refuse_missing(column: Array, name: str) -> None:

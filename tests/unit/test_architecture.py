@@ -70,9 +70,10 @@ LAYERS = {
         options pretrained report
         search
         sweep
-        checkpoints compute sklearn_trainer torch_trainer
+        checkpoints compute
         trainer_options
-        fused
+        trainer_data
+        fused sklearn_trainer torch_trainer
         training
         trainer
         master

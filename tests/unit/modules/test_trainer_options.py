@@ -14,7 +14,7 @@ from dnn.data.known_sets import SOURCES
 from dnn.data.loading import DATASETS
 from modules import tabular, trainer
 from modules.sweep.runners import Limits
-from modules.tabular import load_split
+from modules.trainer_data import load_split
 from modules.trial import Report, Trial
 
 
