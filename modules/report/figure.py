@@ -84,7 +84,8 @@ class Figure:
             if isinstance(panel, (Plot, Heatmap)) and panel.caption:
                 small.append(tag("figure", tag("figcaption", written(panel.caption)), drawing))
             else:
-                large.append(drawing)
+                is_wide = self.is_wide and isinstance(panel, Plot)
+                large.append(tag("div", drawing, class_="scrolls") if is_wide else drawing)
         return tag(
             "div",
             tag("p", self.warning, class_="warning") if self.warning else None,

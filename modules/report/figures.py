@@ -121,7 +121,7 @@ def history(known: Known) -> Figure | None:
         low = [view.axis.low] * len(orders)
         layers.append(Layer("ticks", "failed", "failed or diverged", orders, low))
     plot = Plot(
-        Axis("trials, in order of completion", LinearScale(0.0, float(count))),
+        Axis("trials, in order of completion", LinearScale(0.0, float(count), is_whole=True)),
         Axis(sweep.objective, view.axis),
         layers,
         f"{sweep.direction} {sweep.objective} so far, and that of each trial",
@@ -281,7 +281,8 @@ def predictions(known: Known) -> Figure | None:
         ]
         axes = Axis(name, scale), Axis(f"predicted {name}", scale)
         caption = name if len(several) > 1 else ""
-        panels.append(Plot(*axes, layers, f"predicted {name} against true", caption))
+        label = f"predicted {name} against true"
+        panels.append(Plot(*axes, layers, label, caption, has_titles=True))
     note = f"{_OF_BEST}, in the units of the data: on the line they are right."
     return _of_data("predictions", "Predicted against true", note, panels)
 
@@ -304,7 +305,7 @@ def residuals(known: Known) -> Figure | None:
             Axis(f"residual of {name}", LinearScale(-most, most)),
         )
         caption = name if len(several) > 1 else ""
-        panels.append(Plot(*axes, layers, f"residuals of {name}", caption))
+        panels.append(Plot(*axes, layers, f"residuals of {name}", caption, has_titles=True))
     note = (
         "What is true less what is predicted, in the units of the data. A bend, or a fan that "
         "opens, is something that the network has not learned."
@@ -322,12 +323,18 @@ def confusion(known: Known) -> Figure | None:
     if found.is_class:
         panels = [_confused("", found.true[0], found.predicted[0])]
     elif not found.are_values:
-        given = zip(found.names, found.true, found.predicted, strict=True)
-        panels = [_confused(name, *pair) for name, *pair in [*given][:_PLANES]]
+        given = [*zip(found.names, found.true, found.predicted, strict=True)][:_PLANES]
+        panels = [_confused(f"{name}, F1 {_f1(*pair):.2f}", *pair) for name, *pair in given]
     panels = [panel for panel in panels if len(panel.labels[0]) <= _CLASSES]
     got = "of each class" if found.is_class else "without (0) and with (1) each label"
     note = f"{_OF_BEST}: how many {got} got each prediction; the diagonal is right."
     return _of_data("confusion", "Confusion", note, panels)
+
+
+def _f1(true: Sequence[str], predicted: Sequence[str]) -> float:
+    """Return the F1 score of a label, as `dnn.metrics` has it: 0 if nobody has or gets it."""
+    hits = sum(a == b == "1" for a, b in zip(true, predicted, strict=True))
+    return 2 * hits / (true.count("1") + predicted.count("1") or 1)
 
 
 def _confused(name: str, true: Sequence[str], predicted: Sequence[str]) -> Heatmap:
@@ -556,7 +563,10 @@ def comparison_figures(views: Mapping[str, SweepView]) -> dict[str, Figure]:
     described = []
     if values:
         plot = Plot(
-            Axis("trials, in order of completion", LinearScale(0.0, float(max(1, *counts)))),
+            Axis(
+                "trials, in order of completion",
+                LinearScale(0.0, float(max(1, *counts)), is_whole=True),
+            ),
             Axis(first.objective, focus(values, first.maximise)),
             _lines_of(steps, counts),
             f"{first.direction} {first.objective} so far, of each sweep",
