@@ -209,7 +209,7 @@ def remarks_on_points(
             f"patience is {patience}, and no training has more than {epochs} epochs, so none ends "
             "early: take a smaller patience, or more epochs"
         )
-    if are_counts and data is not None and (data.y % 1).any():
+    if are_counts and data is not None and (data.y >= 0).all() and (data.y % 1).any():
         yield (
             f"{data.name}: loss 'poisson' is of counts, and some targets are no whole numbers: "
             "right if these are rates, such as counts by time"
