@@ -32,7 +32,7 @@ from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import comes_with_diel
 from .trainer_data import forget, look_at_data, shape_of, splits_of
 from .trainer_options import LAYERS, OF_DATASET, OF_START, OF_TRIALS, OPTION_GROUPS, TrainerOptions
-from .training import NetworkTrainer, train
+from .training import NetworkTrainer, Setting, train
 from .trial import Trial, run_trial, trial_seed
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
         smallest = {"hidden": [1], "epochs": 1}
         if rounds[0].is_sequence:
             smallest["recurrent"] = [1]
-        train(smallest, 0, rounds[0], table=table, compute=compute)
+        train(smallest, 0, rounds[0], setting=Setting(table, compute))
     weights = None if given.weights is None else place_of_weights(given.weights, folder)
     start = Pretrained(weights, given.head == "new", tuple(given.freeze))
     parallel = given.training.chosen
@@ -291,9 +291,8 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
             facts["metrics"] = sorted(asked)
         place = None if kept_in is None else Path(kept_in)
         checkpoints = Checkpoints(place, given.checkpoints, folder, facts)
-    return NetworkTrainer(
-        rounds, table, compute, parallel, given.layers, given.plan, checkpoints, start
-    )
+    setting = Setting(table, compute, given.plan, checkpoints, start)
+    return NetworkTrainer(rounds, setting, parallel, given.layers)
 
 
 def describe_network(
