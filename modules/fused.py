@@ -23,14 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from .checkpoints import Checkpoints, Resumed
 from .compute import MOST_NETWORKS, Compute
 from .evaluation import PreparedSplits, TrainingJob, class_factors, errors_of_groups
-from .hyperparameters import (
-    Hyperparameters,
-    batch_size_of,
-    dropout_rates,
-    layers_of,
-    loss_of,
-    optimizer_of,
-)
+from .hyperparameters import Hyperparameters, batch_size_of, loss_of, optimizer_of
+from .networks import dropout_rates, layers_of
 from .pretrained import Pretrained
 from .trial import ERRORS, Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan

@@ -13,13 +13,9 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .evaluation import TAKES, EvaluationError, check_counts, class_factors
-from .hyperparameters import (
-    Hyperparameters,
-    layers_of,
-    loss_problem,
-    parameters_with,
-)
+from .hyperparameters import Hyperparameters, loss_problem, parameters_with
 from .layer_list import LayerTables, layer_problems, references, rows_of, with_layers
+from .networks import layers_of
 from .parallel import Parallel
 from .problems import at, meant
 from .space import Space, SpaceError, parse_dimension

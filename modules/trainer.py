@@ -24,8 +24,9 @@ from diel import describe_error
 
 from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
-from .hyperparameters import Hyperparameters, layers_of
+from .hyperparameters import Hyperparameters
 from .layer_list import built, layer_models, rows_of, with_layers
+from .networks import layers_of
 from .pretrained import Pretrained, place_of_weights
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer

@@ -24,8 +24,9 @@ from dnn import catalogue
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
 from .checkpoints import CheckpointOptions
 from .evaluation import SPLIT_COLUMNS, EvaluationOptions
-from .hyperparameters import Hyperparameters, layers_of
+from .hyperparameters import Hyperparameters
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
+from .networks import layers_of
 from .objective import ExpressionError, compile_expression
 from .parallel import TrainingOptions
 from .pretrained import place_of_weights, problem_with_weights, written_by_run

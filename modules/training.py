@@ -16,14 +16,9 @@ from .checkpoints import Checkpoints, seed_of_point
 from .compute import Compute
 from .evaluation import PreparedSplits, SplitData, class_factors, errors_of_groups, means
 from .fused import FusedTrainings, best_epoch, curve_epochs, estimated_time_s
-from .hyperparameters import (
-    Hyperparameters,
-    batch_size_of,
-    layers_of,
-    loss_of,
-    optimizer_of,
-)
+from .hyperparameters import Hyperparameters, batch_size_of, loss_of, optimizer_of
 from .layer_list import LayerTables, with_layers
+from .networks import layers_of
 from .parallel import Parallel
 from .predictions import place_of_predictions, write_predictions
 from .pretrained import Pretrained

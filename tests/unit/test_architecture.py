@@ -63,6 +63,7 @@ LAYERS = {
         attributes problems
         layer_list
         hyperparameters parallel pareto predictions space trial
+        networks
         objective strategies
         evaluation
         tabular trial_plan

@@ -21,14 +21,8 @@ from dnn.optimizers.schedules import SCHEDULES
 from dnn.precision import PRECISIONS, Dtype
 from modules import trainer
 from modules.evaluation import class_factors
-from modules.hyperparameters import (
-    Hyperparameters,
-    defaults,
-    layers_of,
-    loss_of,
-    loss_problem,
-    optimizer_of,
-)
+from modules.hyperparameters import Hyperparameters, defaults, loss_of, loss_problem, optimizer_of
+from modules.networks import layers_of
 from modules.space import Space
 from modules.space_check import parameter_problems
 from modules.trial import METRICS

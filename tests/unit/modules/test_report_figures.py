@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from modules.report import Moment, Sweep
+from modules.report.comparison import comparison_figures
 from modules.report.data import RowSelection, SweepView
-from modules.report.figures import comparison_figures, figures_of, trial_curves
+from modules.report.figures import figures_of, trial_curves
 from modules.report.page import analyse
 from modules.report.panels import spread
 from modules.report.plotly import THEMES
