@@ -244,6 +244,21 @@ def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentat
     return found
 
 
+def problem_with_augmentations(changes: Sequence[Augmentation], shape: SampleShape | None) -> str:
+    """Return why changes are not of images of such a shape, or of no images; empty if they are."""
+    import numpy as np
+
+    from dnn import Images, ShapeError
+
+    if not changes or shape is None or len(shape) != 3:
+        return ""
+    try:
+        Images(np.zeros((1, *shape), np.float32), changes)
+    except ShapeError as error:
+        return str(error)
+    return ""
+
+
 def metrics_of(predicted: Any, validation: Dataset) -> dict[str, Any]:
     """Return the metrics of predictions of a regression or of several labels.
 

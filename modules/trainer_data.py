@@ -30,6 +30,7 @@ from .tabular import (
     is_own,
     is_table,
     known_shape,
+    problem_with_augmentations,
 )
 from .trainer_options import TrainerOptions
 
@@ -172,6 +173,9 @@ def look_at_data(
             return "", [_not_read(options.resolve(folder))] * is_own(options.dataset)
         jobs = jobs_of_options(data, options)
         training_weights(data.take(jobs[0].train), options.class_weight)
+        changes = augmentations_of(options.augment)
+        if text := problem_with_augmentations(changes, data.image_shape):
+            return f"augment: {text}", []
         if is_table(options.dataset):  # what the first split learns
             prepared(data, jobs[0], options.standardise, options.impute, options.encode)
     except (OSError, ValueError) as error:

@@ -43,6 +43,7 @@ from .tabular import (
     known_shape,
     known_task,
     place_of_data,
+    problem_with_augmentations,
 )
 from .trial import metrics_of_task
 from .trial_plan import DEVIATION, WATCHED, TrialPlan
@@ -260,12 +261,15 @@ class TrainerOptions(BaseModel):
     def _check_augment(
         cls, augment: list[str | dict[str, Any]], info: ValidationInfo
     ) -> list[str | dict[str, Any]]:
-        augmentations_of(augment)
+        changes = augmentations_of(augment)
         dataset, reading = info.data.get("dataset"), info.data.get("reading")
         is_sequence = reading is not None and reading.lengths is not None
         if augment and (is_table(dataset) or is_sequence):
             kind = "sequences" if is_sequence else "a table"
             raise problem(f"these changes are of images, and {dataset} is {kind}", "leave it out")
+        known = known_shape(dataset)
+        if known is not None and (text := problem_with_augmentations(changes, known.shape)):
+            raise problem(text)
         return augment
 
     @field_validator("seeds_score")
