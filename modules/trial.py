@@ -12,7 +12,7 @@ import math
 import numbers
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -167,7 +167,6 @@ def thinned(reports: Iterable[tuple[int, Metrics]]) -> Reports:
     return curve.points
 
 
-@dataclass(eq=False)
 class Report:
     """Tells a trial's function about its trial, and takes the metrics that the function reports.
 
@@ -201,26 +200,52 @@ class Report:
         ``sweep``, ``trial``, ``objective``, ``metrics`` and so on. Empty in a trial.
     """
 
-    trial: int
-    seed: int
-    attempt: int = 1
-    _: KW_ONLY
-    options: Mapping[str, Any]
-    folder: Path
-    comm: Any = None
-    communicator: Communicator | None = None
-    on_report: InitVar[OnReport | None] = None
-    progress: ShowProgress = None  # type: ignore[assignment]  # one that shows nothing
-    is_to_stop: InitVar[IsToStop | None] = None
-    metrics: Metrics = field(default_factory=dict, init=False)
-    curve: LearningCurve = field(default_factory=LearningCurve, init=False)
-    total: int | None = field(default=None, init=False)
-    provenance: Mapping[str, Any] = field(default_factory=dict, init=False)
+    __slots__ = (
+        "_is_stopped",
+        "_is_to_stop",
+        "_on_report",
+        "attempt",
+        "comm",
+        "communicator",
+        "curve",
+        "folder",
+        "metrics",
+        "options",
+        "progress",
+        "provenance",
+        "seed",
+        "total",
+        "trial",
+    )
 
-    def __post_init__(self, on_report: OnReport | None, is_to_stop: IsToStop | None) -> None:
-        given: Any = self.progress
-        self.progress = given or _show_nothing
-        self._on_report, self._is_to_stop = on_report, is_to_stop
+    def __init__(
+        self,
+        trial: int,
+        seed: int,
+        attempt: int = 1,
+        *,
+        options: Mapping[str, Any],
+        folder: Path,
+        comm: Any = None,
+        communicator: Communicator | None = None,
+        on_report: OnReport | None = None,
+        progress: ShowProgress | None = None,
+        is_to_stop: IsToStop | None = None,
+    ) -> None:
+        self.trial = trial
+        self.seed = seed
+        self.attempt = attempt
+        self.options = options
+        self.folder = folder
+        self.comm = comm
+        self.communicator = communicator
+        self.metrics: Metrics = {}
+        self.curve = LearningCurve()
+        self.progress: ShowProgress = progress or _show_nothing
+        self.total: int | None = None
+        self.provenance: Mapping[str, Any] = {}
+        self._on_report = on_report
+        self._is_to_stop = is_to_stop
         self._is_stopped = False
 
     def __call__(self, step: int, **metrics: Any) -> bool:
