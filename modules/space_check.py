@@ -177,9 +177,13 @@ def point_problems(
         unfit = "" if task is None else loss_problem(wanted, TAKES[task], outputs)
         if not unfit and data is not None:
             unfit = _problem_with_targets(wanted, data)
-        if not unfit and shape is not None and (key := wanted.network_key) not in tried:
+        if not unfit and (shape or freeze) and (key := wanted.network_key) not in tried:
             tried.add(key)
-            unfit = _problem_with_network(wanted, shape, freeze, trains_last)
+            shapes = [shape] if shape is not None else _possible_shapes(wanted)
+            found = [_problem_with_network(wanted, each, freeze, trains_last) for each in shapes]
+            if shape is None:  # the samples may be those that the layers take
+                found = [text for text in found if not text or text.startswith("freeze")]
+            unfit = found[0] if found and all(found) else ""
             if unfit.startswith("freeze"):
                 freeze = ()  # said once, although other networks have other layers
             elif unfit and layers is not None:
@@ -210,6 +214,16 @@ def remarks_on_points(
             f"{data.name}: loss 'poisson' is of counts, and some targets are no whole numbers: "
             "right if these are rates, such as counts by time"
         )
+
+
+def _possible_shapes(wanted: Hyperparameters) -> list[DataShape]:
+    """Return shapes of data of each kind, where none is known: names of layers do not depend on it.
+
+    Only whether columns are embedded adds a layer with parameters.
+    """
+    pixels = max(32, 2 ** len(wanted.channels))
+    images = [DataShape(pixels**2 * n, 2, (n, pixels, pixels)) for n in (1, 3)]
+    return [DataShape(64, 2), DataShape(64, 2, None, (3,)), DataShape(512, 2, (64, 8)), *images]
 
 
 def _problem_with_network(

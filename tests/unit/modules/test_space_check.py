@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from modules import master, trainer
+from modules.space import Space
+from modules.space_check import parameter_problems
 
 ROWS = """
 1,4,cat,-2.5,3,0.5
@@ -97,3 +99,24 @@ def test_oddities_of_points(tmp_path: Path) -> None:
 def test_modules_of_others_are_left_alone(tmp_path: Path) -> None:
     options = master.Options.model_validate({"space": {"depth": [1, 2]}})
     assert master.look_at_data(options, tmp_path) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("space", "freeze", "words"),
+    [
+        ({"hidden": [[4]]}, ["conv2d_1"], "no parameter is called 'conv2d_1'"),
+        ({"hidden": [[4]]}, ["embed_columns_1"], ""),
+        ({"channels": [[4], [4, 4]]}, ["conv2d_1"], ""),
+        ({"channels": [[4], [4, 4]]}, ["conv2d_2"], "no parameter is called 'conv2d_2'"),
+        ({"recurrent": [[4]]}, ["lstm_1"], ""),
+        ({"recurrent": [[4]]}, ["*"], "nothing is left to train"),
+    ],
+)
+def test_what_is_frozen_is_looked_for_where_the_data_are_not_known(
+    space: dict[str, Any], freeze: list[str], words: str
+) -> None:
+    found = [
+        str(each["type"]) for each in parameter_problems(Space.parse(space), {"freeze": freeze})
+    ]
+    assert len(found) == bool(words)
+    assert words in "".join(found)
