@@ -22,19 +22,40 @@ import numpy.typing as npt
 
 from dnn.backend import ALIGNMENT_BYTES, Array, Ops
 from dnn.backend.device import Device, current_device
+from dnn.errors import ConfigurationError
 from dnn.graph.node import Node, Shape
 from dnn.memory import MemoryManager
 
 if TYPE_CHECKING:
     from dnn.tensor import Tensor
 
-__all__ = ["BufferSlice", "FlatBuffer", "Segment", "matches"]
+__all__ = ["BufferSlice", "FlatBuffer", "Segment", "chosen", "matches"]
 
 
 def matches(name: str, pattern: str) -> bool:
     """Whether a pattern, such as ``"conv2d_*"``, is of a name or of its beginning up to a dot."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
+
+
+def chosen(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the names of parameters to freeze, by patterns in the order in which they count.
+
+    A pattern, such as ``"conv2d_*"``, is of a name or of its beginning up to a dot; one that begins
+    with ``!`` is of parameters to train after all. A `ConfigurationError` if one is of no name, or
+    nothing is left to train.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        meant = {name for name in names if matches(name, pattern.removeprefix("!"))}
+        if not meant:
+            layers = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in names))
+            message = f"freeze: no parameter is called {pattern!r}"
+            raise ConfigurationError(f"{message}; layers with parameters: {layers}")
+        found = found - meant if pattern.startswith("!") else found | meant
+    if names and found.issuperset(names):
+        raise ConfigurationError(f"freeze: {', '.join(patterns)}: nothing is left to train")
+    return [name for name in names if name in found]
 
 
 class Segment(NamedTuple):

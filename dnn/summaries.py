@@ -13,7 +13,7 @@ from dnn.graph.node import Node, Shape, topological_order
 from dnn.layers import Input, Layer
 from dnn.layers.layer import build_all
 
-__all__ = ["LayerSummary", "layer_summaries", "summary"]
+__all__ = ["LayerSummary", "built_copies", "layer_summaries", "summary"]
 
 
 class LayerSummary(NamedTuple):
@@ -92,11 +92,16 @@ def layer_summaries(layers: Sequence[Layer]) -> list[LayerSummary]:
     ShapeError
         If a layer does not take the output of the one before it.
     """
+    return summaries_of(*built_copies(layers))
+
+
+def built_copies(layers: Sequence[Layer]) -> tuple[list[Layer], list[Node]]:
+    """Return built copies of layers, without arrays, and their nodes for a batch of one."""
     first = layers[0] if layers else None
     if not isinstance(first, Input):
         raise ConfigurationError("the first layer of a network must be an Input")
     built = copy.deepcopy(list(layers))  # a copy of a layer is not built
-    return summaries_of(built, build_all(built, first.shape, np.dtype(np.float32)))
+    return built, build_all(built, first.shape, np.dtype(np.float32))
 
 
 def summaries_of(layers: Sequence[Layer], outputs: Sequence[Node]) -> list[LayerSummary]:

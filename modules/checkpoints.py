@@ -32,6 +32,7 @@ from .trial_plan import TrialPlan
 
 if TYPE_CHECKING:
     from dnn import EarlyStopping, Ensemble, NeuralNetwork, Progress
+    from dnn.distributed import Communicator
 
     from .evaluation import SplitData
 
@@ -129,8 +130,9 @@ class Checkpoints:
         seed: int,
         data: SplitData,
         plan: TrialPlan,
+        ranks: int = 1,
     ) -> str:
-        """Return the name of a training, the same whatever its number of epochs is."""
+        """Return the name of a training by so many ranks, whatever its number of epochs is."""
         if data not in self._digests:
             self._digests[data] = _digest_of_rows(data)
         rule = None if plan.patience is None else [plan.watch, plan.min_delta]
@@ -142,6 +144,7 @@ class Checkpoints:
             "network": [data.features, data.outputs, data.shape, data.embeds, data.in_rows],
             "targets": [data.takes, None if deviation is None else deviation.tolist()],
             "rule": rule,
+            **({"ranks": ranks} if ranks > 1 else {}),
             **self._facts,
         }
         text = json.dumps(about, sort_keys=True, default=str)
@@ -153,32 +156,45 @@ class Checkpoints:
         epochs: int,
         shown: Iterable[int],
         patience: int | None,
+        communicator: Communicator | None = None,
     ) -> Resumed | None:
         """Return the longest beginning of a training of so many epochs; None if there is none.
 
         `shown` are the epochs after which the training reports: it does not go on from one that has
         not reported after some of these. A file that cannot be read is passed over, with a warning.
+        Of several ranks all call it, and go on from the same file.
         """
-        from dnn import CheckpointError, load_progress
-
         wanted = sorted(shown)
-        for done, path in sorted(self._files_of(name), reverse=True):
+        files = sorted(self._files_of(name), reverse=True)
+        if communicator is not None:  # the first rank has written them, and decides
+            seen = [(done, str(path)) for done, path in files]
+            files = [(done, Path(path)) for done, path in communicator.gather_values(seen)[0]]
+        for done, path in files:
             if done >= epochs:
                 continue
-            try:
-                progress, about = load_progress(path)
-                reports = {int(step): metrics for step, metrics in about["reports"]}
-                rule = about["rule"]
-            except (CheckpointError, KeyError, TypeError, ValueError) as error:
-                if path.exists():  # else another trainer has made room
-                    _log.warning("%s is passed over: %s", path, error)
+            found = self._read(path, [step for step in wanted if step <= done], patience)
+            if communicator is not None and not all(communicator.gather_values(found is not None)):
                 continue
-            steps = [step for step in wanted if step <= done]
-            is_over = patience is not None and (rule is None or rule["waited"] >= patience)
-            if is_over or not reports.keys() >= set(steps):
-                continue
-            return Resumed(progress, [(step, reports[step]) for step in steps], rule)
+            if found is not None:
+                return found
         return None
+
+    def _read(self, path: Path, steps: Sequence[int], patience: int | None) -> Resumed | None:
+        """Return a beginning of a training that has reported after some steps, if it is one."""
+        from dnn import CheckpointError, load_progress
+
+        try:
+            progress, about = load_progress(path)
+            reports = {int(step): metrics for step, metrics in about["reports"]}
+            rule = about["rule"]
+        except (CheckpointError, KeyError, TypeError, ValueError) as error:
+            if path.exists():  # else another trainer has made room
+                _log.warning("%s is passed over: %s", path, error)
+            return None
+        is_over = patience is not None and (rule is None or rule["waited"] >= patience)
+        if is_over or not reports.keys() >= set(steps):
+            return None
+        return Resumed(progress, [(step, reports[step]) for step in steps], rule)
 
     def _files_of(self, name: str) -> Iterator[tuple[int, Path]]:
         places = [] if self._folder is None else [self._folder]
@@ -195,11 +211,17 @@ class Checkpoints:
         names: Sequence[str],
         reports: Sequence[Reports],
         rules: Sequence[EarlyStopping] = (),
+        rank: int = 0,
     ) -> None:
-        """Write checkpoints of networks, whose `rules` still have the arrays of the best epochs."""
+        """Write checkpoints of networks, whose `rules` still have the arrays of the best epochs.
+
+        All ranks that train a network together call it, and the first one writes.
+        """
         from dnn import progress_of
 
         progress = progress_of(networks, [rule.snapshot for rule in rules])
+        if rank:
+            return
         of_each: Sequence[EarlyStopping | None] = rules or [None for _ in names]
         each = zip(names, progress, reports, of_each, strict=True)
         for name, how_far, reported, rule in list(each)[-self.options.keep :]:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import open_regular, part_of
 
-from .hyperparameters import Hyperparameters, dropout_rates, layers_of, loss_of, optimizer_of
+from .hyperparameters import Hyperparameters, loss_of, optimizer_of
+from .networks import dropout_rates, layers_of
 
 if TYPE_CHECKING:
     from diel import Context

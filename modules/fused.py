@@ -23,16 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from .best_network import BestNetwork, EpochsInTime, settle
 from .checkpoints import Checkpoints, Resumed
 from .compute import MOST_NETWORKS, Compute
-from .evaluation import PreparedSplits, TrainingJob, errors_of_groups
-from .hyperparameters import (
-    Hyperparameters,
-    batch_size_of,
-    class_weight_of,
-    dropout_rates,
-    layers_of,
-    loss_of,
-    optimizer_of,
-)
+from .evaluation import PreparedSplits, TrainingJob, class_factors, errors_of_groups
+from .hyperparameters import Hyperparameters, batch_size_of, loss_of, optimizer_of
+from .networks import dropout_rates, layers_of
 from .pretrained import Pretrained
 from .trial import ERRORS, Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
@@ -332,7 +325,7 @@ class FusedTrainings:
             on_epoch=on_epoch,
             early_stopping=rules or None,
             before_restoring=keep,
-            sample_weight=data.weights(class_weight_of(wanted[0])),
+            sample_weight=data.weights(class_factors(wanted[0].class_weight, self._rounds.data)),
             interrupt=self._interrupts if trainings[0].report.may_run_out else None,
         )
         histories = networks.histories

@@ -1,10 +1,10 @@
-"""The hyperparameters of the trainer of this package, as networks, losses and optimizers."""
+"""The hyperparameters of the trainer of this package, as losses and optimizers."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -16,7 +16,7 @@ from dnn import catalogue
 from .layer_list import built
 
 if TYPE_CHECKING:
-    from dnn import Layer, Loss, Optimizer, SequenceInput
+    from dnn import Loss, Optimizer
 
 _OTHER_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "sgd": {"learning_rate": 0.1, "momentum": 0.9}
@@ -66,11 +66,14 @@ def _schedules() -> list[str]:
     return [name for name in catalogue("schedule") if name != "warm_up"]
 
 
-def _cells() -> dict[str, Any]:
+def cells() -> dict[str, Any]:
     """Return the recurrent layers by their kinds."""
     from dnn import GRU, LSTM, RNN
 
     return {layer.kind(): layer for layer in (LSTM, GRU, RNN)}
+
+
+_Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Hyperparameters(BaseModel):
@@ -115,10 +118,10 @@ class Hyperparameters(BaseModel):
     loss_epsilon: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="of cross_entropy: added to probabilities"
     )
-    class_weight: Literal["none", "balanced"] | list[Annotated[float, Field(ge=0)]] = Field(
+    class_weight: Literal["none", "balanced"] | list[_Factor] | dict[str, _Factor] = Field(
         "none",
-        description="factors of the losses of each class; balanced: classes weigh the same, by "
-        "their training rows",
+        description="factors of the losses of classes, a list of all or a table by name; balanced: "
+        "classes weigh the same, by their training rows",
     )
     label_smoothing: float = Field(0.0, ge=0, le=1, description="in the loss of the training")
     l1: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of |w|, in it too")
@@ -138,7 +141,7 @@ class Hyperparameters(BaseModel):
         [],
         description="units of each recurrent layer, which reads sequences, or images row by row",
     )
-    cell: Annotated[str, OneOf(_cells)] = Field("lstm", description="of recurrent layers")
+    cell: Annotated[str, OneOf(cells)] = Field("lstm", description="of recurrent layers")
     bidirectional: bool = Field(False, description="whether they read from both ends")
     hidden: list[Annotated[int, Field(ge=1)]] = Field(
         [64], description="units of each hidden layer"
@@ -209,7 +212,7 @@ class Hyperparameters(BaseModel):
         """Whether the network has recurrent layers."""
         if self.layers is None:
             return bool(self.recurrent)
-        return any(layer.kind() in _cells() for layer in built(self.layers))
+        return any(layer.kind() in cells() for layer in built(self.layers))
 
     @property
     def widest(self) -> int:
@@ -233,20 +236,26 @@ class Hyperparameters(BaseModel):
         """Whether the targets are counts, which may be scaled for training and not shifted."""
         return self.loss is not None and catalogue("loss")[self.loss].takes == "counts"
 
+    @property
+    def network_key(self) -> tuple[Any, ...]:
+        """The values in which networks with the same layers agree, but for dropout."""
+        return (
+            *(tuple(self.channels), self.depth, self.kernel, tuple(self.hidden)),
+            *(tuple(self.recurrent), self.cell, self.bidirectional),
+            *(self.activation, self.batch_norm, json.dumps(self.layers, sort_keys=True)),
+            *(self.loss, tuple(self.quantiles or ())),
+        )
+
     def plan_key(self) -> tuple[Any, ...]:
         """Return the values in which networks have to agree to be trained in one plan."""
         taken = _arguments_of_schedule(self.schedule)
         scheduled = (getattr(self, name) for name, of in _OF_SCHEDULES.items() if of in taken)
         flags = (self.of_optimizer(name) for name in _flags(self.optimizer))
         return (
-            *(tuple(self.channels), self.depth, self.kernel, tuple(self.hidden)),
-            *(tuple(self.recurrent), self.cell, self.bidirectional),
-            *(self.activation, self.batch_norm, self.drops, self.batch_size),
-            json.dumps(self.layers, sort_keys=True),
+            *(*self.network_key, self.drops, self.batch_size),
             *(self.optimizer, *flags, self.schedule, self.warm_up, *scheduled),
             *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0, self.average > 0),
-            *(self.loss, tuple(self.quantiles or ()), str(self.class_weight)),
-            *(self.batch_growth, self.growth_every),
+            *(str(self.class_weight), self.batch_growth, self.growth_every),
         )
 
 
@@ -333,6 +342,8 @@ def suggested_values() -> dict[str, Any]:
             kind = _goes_with(name)[1][0]
             default = _arguments_of_loss(kind)[_OF_LOSSES[name]].default
             found[name] = [[*default]] if isinstance(default, tuple) else default
+        elif name == "class_weight":
+            found[name] = ["none", "balanced"]
         elif info.default is None:
             found[name] = next(taken[name] for taken in defaults().values() if name in taken)
         else:
@@ -348,168 +359,6 @@ def parameters_with(name: str, value: Any) -> dict[str, Any]:
         return {name: value}
     parent, kinds = _goes_with(name)
     return {name: value, parent: kinds[0]}
-
-
-def layers_of(
-    wanted: Hyperparameters,
-    features: int,
-    classes: int,
-    shape: tuple[int, ...] | None = None,
-    embeds: Sequence[int] = (),
-    *,
-    in_rows: bool = True,
-) -> list[Layer]:
-    """Return the layers of a network: convolutions or recurrent layers, if any, then hidden ones.
-
-    If `wanted` has a list of layers, return those, and behind them the last one, whose units are as
-    many as the loss needs.
-
-    Parameters
-    ----------
-    wanted : Hyperparameters
-    features, classes : int
-        How many numbers a sample has, and how many classes, or targets, there are.
-    shape : tuple of int, optional
-        Shape of a sample, if it is an image or a sequence.
-    embeds : sequence of int
-        For each of the last columns, if they are to be embedded: how many categories it has.
-    in_rows : bool
-        Whether an image arrives as one row of numbers.
-
-    Raises
-    ------
-    ValueError
-        If samples are not what the layers read, or images too small for so many stages.
-    """
-    from dnn import (
-        Activation,
-        EmbedColumns,
-        Flatten,
-        FullyConnected,
-        Input,
-        Reshape,
-        SequenceInput,
-    )
-
-    if wanted.loss is not None:
-        loss = catalogue("loss")[wanted.loss]
-        classes = loss(**_quantiles(wanted)).output_count(classes)
-        if loss.needs:  # probabilities
-            plain = wanted.model_copy(update={"loss": None})
-            before = layers_of(plain, features, classes, shape, embeds, in_rows=in_rows)
-            return [*before, *map(Activation, loss.needs)]
-    layers: list[Layer] = [Input(features) if in_rows or shape is None else Input(*shape)]
-    if embeds:
-        layers.append(EmbedColumns(embeds))
-    lengths: SequenceInput | None = None
-    if shape is not None and len(shape) == 2:
-        layers = [lengths := SequenceInput(*shape)]
-    as_image = [Reshape(*shape)] if shape is not None and lengths is None and in_rows else []
-    if wanted.layers is not None:
-        listed = built(wanted.layers)
-        for layer in listed:
-            if layer.kind() in _cells():
-                vars(layer)["lengths"] = lengths
-        return [*layers, *as_image, *listed, FullyConnected(classes)]
-    if lengths is not None and not wanted.recurrent:
-        raise ValueError("these samples are sequences: give recurrent, the units of each layer")
-    if wanted.channels:
-        _check_images(wanted, features, shape)
-        layers += [*as_image, *_convolutions(wanted), Flatten()]
-    elif wanted.recurrent:
-        if lengths is None:
-            layers.append(Reshape(*_rows_as_steps(wanted, features, shape)))
-        layers += _recurrent(wanted, lengths)
-    elif not in_rows:
-        layers.append(Flatten())
-    return [*layers, *_hidden(wanted, features, classes)]
-
-
-def _quantiles(wanted: Hyperparameters) -> dict[str, Any]:
-    return {} if wanted.quantiles is None else {"quantiles": wanted.quantiles}
-
-
-def _hidden(wanted: Hyperparameters, features: int, classes: int) -> Iterator[Layer]:
-    """Yield the hidden layers, and the layer with a unit for each class."""
-    from dnn import Activation, BatchNorm, Dropout, mlp
-
-    for layer in mlp(features, wanted.hidden, classes, wanted.activation)[1:]:
-        is_activation = isinstance(layer, Activation)
-        if is_activation and wanted.batch_norm:
-            yield BatchNorm()
-        yield layer
-        if is_activation and wanted.drops:
-            yield Dropout(wanted.dropout)
-
-
-def _rows_as_steps(
-    wanted: Hyperparameters, features: int, shape: tuple[int, ...] | None
-) -> tuple[int, int]:
-    """Return time steps and features of an image that is read row by row."""
-    if shape is None or shape[0] != 1:
-        given = f"images of {shape[0]} channels" if shape else f"rows of {features} numbers"
-        raise ValueError(
-            f"recurrent = {wanted.recurrent}: recurrent layers are of sequences, and of images "
-            f"of one channel; these samples are {given}"
-        )
-    return shape[1], shape[2]
-
-
-def _recurrent(wanted: Hyperparameters, lengths: SequenceInput | None) -> Iterator[Layer]:
-    """Yield the recurrent layers; only the last of them returns its last state alone."""
-    kind = _cells()[wanted.cell]
-    last = len(wanted.recurrent) - 1
-    for number, units in enumerate(wanted.recurrent):
-        yield kind(
-            units,
-            bidirectional=wanted.bidirectional,
-            return_sequences=number < last,
-            lengths=lengths,
-        )
-
-
-def _check_images(wanted: Hyperparameters, features: int, shape: tuple[int, ...] | None) -> None:
-    """Raise a ValueError if samples are no images, or too small for all stages."""
-    if shape is None or len(shape) != 3:
-        given = f"rows of {features} numbers" if shape is None else "sequences"
-        raise ValueError(
-            f"channels = {wanted.channels}: convolutions are of images, and these samples are "
-            f"{given}"
-        )
-    if min(shape[1:]) >> len(wanted.channels) < 1:
-        raise ValueError(
-            f"channels = {wanted.channels}: each stage halves images, and these are of "
-            f"{' x '.join(map(str, shape[1:]))} pixels"
-        )
-
-
-def _convolutions(wanted: Hyperparameters) -> Iterator[Layer]:
-    """Yield a network's layers from the first convolution to the last pooling."""
-    from dnn import Activation, BatchNorm, Conv2D, MaxPool2D, mlp
-
-    # Weights start as those of hidden layers with this activation do.
-    _, hidden, *_ = mlp(1, [1], 1, wanted.activation)
-    initializer = vars(hidden)["initializer"]
-    for filters in wanted.channels:
-        for _ in range(wanted.depth):
-            yield Conv2D(
-                filters,
-                wanted.kernel,
-                padding="same",
-                bias=not wanted.batch_norm,
-                initializer=initializer,
-            )
-            if wanted.batch_norm:
-                yield BatchNorm()
-            yield Activation(wanted.activation)
-        yield MaxPool2D(2)
-
-
-def dropout_rates(wanted: Sequence[Hyperparameters]) -> dict[str, list[float]]:
-    """Return the dropout rates of K networks, as states of a `dnn.Ensemble`."""
-    layers = len(wanted[0].hidden) if wanted[0].drops else 0
-    rates = [parameters.dropout for parameters in wanted]
-    return {f"dropout_{number}.rate": rates for number in range(1, layers + 1)}
 
 
 def loss_of(wanted: Hyperparameters | Sequence[Hyperparameters], takes: str = "classes") -> Loss:
@@ -571,16 +420,8 @@ def loss_problem(wanted: Hyperparameters, takes: str, classes: int | None = None
         return f"{given[0]} is of classes, and these targets are {takes}" if given else ""
     weights = wanted.class_weight
     if isinstance(weights, list) and classes is not None and len(weights) != classes:
-        return f"class_weight has {len(weights)} numbers, and there are {classes} classes"
+        return f"class_weight has {len(weights)} numbers, and there are {classes} {takes}"
     return ""
-
-
-def class_weight_of(wanted: Hyperparameters) -> dict[int, float] | Literal["balanced"] | None:
-    """Return the weights of classes, as `dnn.NeuralNetwork.fit` takes them."""
-    given = wanted.class_weight
-    if isinstance(given, list):
-        return dict(enumerate(given))
-    return "balanced" if given == "balanced" else None
 
 
 def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int) -> Optimizer:
@@ -594,9 +435,9 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
     flags = _flags(first.optimizer)
     for name in ("weight_decay", *average, *defaults()[first.optimizer]):
         if isinstance(wanted, Hyperparameters) or name in flags:
-            settings[name] = _setting(first, name)
+            settings[name] = first.of_optimizer(name)
         else:
-            settings[name] = [_setting(parameters, name) for parameters in wanted]
+            settings[name] = [parameters.of_optimizer(name) for parameters in wanted]
     kind: Callable[..., Optimizer] = catalogue("optimizer")[first.optimizer]
     return kind(schedule=_schedule_of(first, rows), **settings)
 
@@ -606,11 +447,6 @@ def batch_size_of(wanted: Hyperparameters) -> Callable[[int], int]:
     from dnn import GrowingBatch
 
     return GrowingBatch(wanted.batch_size, wanted.growth_every, wanted.batch_growth)
-
-
-def _setting(wanted: Hyperparameters, name: str) -> Any:
-    of_all = name in ("weight_decay", "average")
-    return getattr(wanted, name) if of_all else wanted.of_optimizer(name)
 
 
 def _schedule_of(wanted: Hyperparameters, rows: int) -> Callable[[int], float] | None:

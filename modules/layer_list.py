@@ -165,12 +165,7 @@ def rows_of(layers: Sequence[Layer]) -> list[dict[str, Any]]:
 
 
 def _row(summary: LayerSummary) -> dict[str, Any]:
-    return {
-        "name": summary.name,
-        "shape": list(summary.shape),
-        "parameters": summary.parameters,
-        "multiply_adds": summary.multiply_adds,
-    }
+    return {**summary._asdict(), "shape": list(summary.shape)}
 
 
 def remedy_for_shapes(text: str) -> str:

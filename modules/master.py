@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +28,7 @@ from .options import SweepOptions
 from .problems import at, meant, problem
 from .search import Search
 from .space import Space
+from .space_check import point_problems, remarks_on_points
 from .strategies import RULES, STRATEGIES
 from .sweep.ledger import ledgers_in
 from .sweep.master_loop import SweepPlan
@@ -33,6 +36,8 @@ from .sweep.messages import Tags
 from .sweep.output import check_formats, export
 from .sweep.shared import run_sweep
 from .sweep.warm_start import check_fits, find_ledger, is_copied
+from .trainer_data import data_to_look_at, shape_of
+from .trainer_options import TrainerOptions
 
 if TYPE_CHECKING:
     from diel import Context
@@ -89,8 +94,8 @@ class Options(SweepOptions):
         return self
 
     @model_validator(mode="after")
-    def _look_at_trainer(self, info: ValidationInfo) -> Options:
-        given = self._options_of_trainer(info) or {}
+    def _look_at_trainer(self) -> Options:
+        given = self._of_trainer or {}
         is_here = not any(given.get(name) for name in _OWN_PROCESS)
         self._is_uninterrupted = is_here and given.get("train") == _IN_ONE_CALL
         return self
@@ -166,8 +171,31 @@ def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
 def look_at_data(
     options: Options, folder: Path, largest_bytes: int | None = None
 ) -> tuple[str, list[str]]:
-    """Return no problem, and what a user may not expect of the sweep."""
-    return "", options.remarks
+    """Look at the trainer's data, if the trainer is that of this package, and at the options.
+
+    Returns why no trial of some points could train on them, empty if all can, and what is odd: what
+    the number of points means for the number of trials, and a patience that ends no training. A
+    file larger than `largest_bytes`, and a folder, is not read then.
+    """
+    remarks = [*options.remarks]
+    try:
+        trainer = TrainerOptions.model_validate(options.of_trainer, context={"folder": folder})
+    except ValidationError:  # it is another module, or the problem is told there
+        return "", remarks
+    space, data = Space.parse(options.space), None
+    # What is known of a bundled set has been compared already, but for names and values.
+    if trainer.path or "class_weight" in space.dimensions or "poisson" in repr(options.space):
+        with suppress(OSError, ValueError):  # told of by the trainer
+            data = data_to_look_at(trainer, folder, largest_bytes)
+    remarks += remarks_on_points(space, trainer.layers, trainer.patience, data)
+    if data is None:
+        return "", remarks
+    shape = shape_of(trainer, folder) if trainer.freeze and trainer.encode else None
+    about: dict[str, Any] = {"freeze": trainer.freeze, "trains_last": trainer.head == "new"}
+    problems = point_problems(space, trainer.layers, shape, data=data, **about)
+    problem = problems[0] if problems else ""
+    name = next((name for name in space.dimensions if re.search(rf"\b{name}\b", problem)), "")
+    return f"space.{name}: {problem}" if name else problem, remarks
 
 
 def preview_sweep(options: Options, folder: Path) -> Preview:

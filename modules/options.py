@@ -14,10 +14,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any, Final, Literal
 
 from pydantic import (
@@ -30,27 +28,24 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from diel.errors import PluginError
 
-from .evaluation import TAKES
-from .hyperparameters import (
-    Hyperparameters,
-    free_in_a_plan,
-    layers_of,
-    loss_problem,
-    parameters_with,
-    suggested_values,
-)
-from .layer_list import LayerTables, layer_problems, references, rows_of, with_layers
+from .hyperparameters import Hyperparameters, free_in_a_plan, suggested_values
+from .layer_list import references
 from .objective import ExpressionError, Objective, ObjectiveError
-from .parallel import Parallel
-from .pretrained import problem_with_freezing
 from .problems import at, meant, problem, with_remedies
-from .space import Space, SpaceError, parse_dimension
+from .space import Space, SpaceError
+from .space_check import (
+    READERS,
+    are_sound,
+    parameter_problems,
+    space_problems,
+    stage_problems,
+)
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known
-from .tabular import DataShape, is_table, known_shape, known_task
+from .tabular import is_table, known_shape, known_task
 from .trial import METRICS, metrics_of_task
 from .trial_plan import more_metrics
 
@@ -63,16 +58,8 @@ _LOSS: Final = "loss"
 
 _RESERVED_COLUMNS = ("trial", "trainer", "seed", "state")
 
-_READERS = {
-    "channels": ("convolutions", "images", "depth and kernel"),
-    "recurrent": ("recurrent layers", "sequences", "cell and bidirectional"),
-}
-"""By parameter: the layers it adds, the samples that these read, and parameters that go with it."""
 _BY_KIND = dict.fromkeys(re.sub(r":.*", ":<sampler>", name) for name in STRATEGIES)
 """The strategies, those of one class once."""
-_VALUES_CHECKED = 1000
-_POINTS_CHECKED = 100
-_TO_FREEZE = 'freeze takes names of layers, as "conv2d_*"; "*" is all but a new head'
 
 
 class UntilOptions(BaseModel):
@@ -175,6 +162,9 @@ class SweepOptions(BaseModel):
     )
     _free: frozenset[str] = PrivateAttr(frozenset())
 
+    _of_trainer: Mapping[str, Any] | None = None
+    _is_ours: bool = False
+
     @field_validator("strategy", mode="before")
     @classmethod
     def _name_strategy(cls, strategy: Any) -> Any:
@@ -234,16 +224,21 @@ class SweepOptions(BaseModel):
 
     @model_validator(mode="after")
     def _choose_objective(self, info: ValidationInfo) -> SweepOptions:
-        task = self._task(info)
-        if "objective" not in self.model_fields_set and task is not None:
+        context = info.context or {}
+        module = context.get("modules", {}).get(self.trainer)
+        self._of_trainer = (
+            context.get("options_of", {}).get(self.trainer) if module is None else module.options
+        )
+        self._is_ours = self._has_our_trainer(info)
+        if "objective" not in self.model_fields_set and self._task is not None:
             # Of the default alone: only here may a field of these options still change.
-            object.__setattr__(self, "objective", [next(iter(metrics_of_task(task)))])
+            object.__setattr__(self, "objective", [next(iter(metrics_of_task(self._task)))])
         return self
 
     @model_validator(mode="after")
-    def _find_free(self, info: ValidationInfo) -> SweepOptions:
-        layers = (self._options_of_trainer(info) or {}).get("layers")
-        inside = references(layers) if _is_sound(layers) else ()
+    def _find_free(self) -> SweepOptions:
+        layers = (self._of_trainer or {}).get("layers")
+        inside = references(layers) if layers is not None and are_sound(layers) else ()
         self._free = (free_in_a_plan() & self.space.keys()).difference(inside)
         return self
 
@@ -252,24 +247,21 @@ class SweepOptions(BaseModel):
         """The parameters of the space in which trials that are `alike` may differ."""
         return self._free
 
-    def _task(self, info: ValidationInfo) -> str | None:
-        """Return what the data of the trainer are for; None if that is not known."""
-        options = self._options_of_trainer(info)
-        return None if options is None else known_task(options)
+    @property
+    def of_trainer(self) -> Mapping[str, Any] | None:
+        """Options of a trainer that is known to be that of this package, as the file has them."""
+        return self._of_trainer if self._is_ours else None
 
-    def _options_of_trainer(self, info: ValidationInfo) -> Mapping[str, Any] | None:
-        context = info.context or {}
-        module = context.get("modules", {}).get(self.trainer)
-        found: Mapping[str, Any] | None = (
-            context.get("options_of", {}).get(self.trainer) if module is None else module.options
-        )
-        return found
+    @property
+    def _task(self) -> str | None:
+        """What the data of the trainer are for; None if that is not known."""
+        return None if self._of_trainer is None else known_task(self._of_trainer)
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
         problems = [*self._objective_problems(info), *self._limit_problems()]
         is_checked = "modules" in (info.context or {})
-        if _LOSS in self.space and is_checked and not self._has_our_trainer(info):
+        if _LOSS in self.space and is_checked and not self._is_ours:
             text = f"{_LOSS}: a column of the results; use another name"
             problems.append(at(("space", _LOSS), self.space[_LOSS], text))
         problems += [*self._strategy_problems(), *self._trainer_problems(info)]
@@ -279,8 +271,8 @@ class SweepOptions(BaseModel):
 
     def _objective_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
         known: list[str] | None = None
-        if self._has_our_trainer(info):
-            of_task = metrics_of_task(self._task(info) or "classification", on_request=True)
+        if self._is_ours:
+            of_task = metrics_of_task(self._task or "classification", on_request=True)
             if "quantile" not in repr(self.space.get(_LOSS)):
                 of_task.pop("pinball", None)  # no network predicts quantiles
             known = [*of_task, *more_metrics(of_task)]
@@ -383,26 +375,22 @@ class SweepOptions(BaseModel):
                 text = f'there is no module "{self.trainer}", which is to try the points'
                 yield at(("trainer",), self.trainer, text, meant(self.trainer, modules))
             return
-        if self._has_our_trainer(info):
+        if self._is_ours:
             space = Space.parse(self.space)
-            layers = modules[self.trainer].options.get("layers")
-            if layers is not None and not _is_sound(layers):
-                return  # which is said there
             options = modules[self.trainer].options
+            if (layers := options.get("layers")) is not None and not are_sound(layers):
+                return  # which is said there
             shape = known_shape(options.get("dataset"))
-            found = [*parameter_problems(space, layers, shape, known_task(options))]
+            found = [*parameter_problems(space, options, shape, known_task(options))]
             yield from found or stage_problems(space, modules[self.trainer])
-            text = "" if found else problem_with_frozen(space, options)
-            if text:
-                yield at(("trainer",), self.trainer, f"{self.trainer}: {text}", _TO_FREEZE)
-            yield from self._data_problems(modules[self.trainer].options)
-            yield from self._evaluation_problems(modules[self.trainer].options)
+            yield from self._data_problems(options)
+            yield from self._evaluation_problems(options)
 
     def _data_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
         dataset, reading = trainer.get("dataset"), trainer.get("reading")
         is_sequence = isinstance(reading, Mapping) and reading.get("lengths") is not None
         kind = "a table" if is_table(dataset) else "sequences" if is_sequence else ""
-        for name, (readers, wanted, related) in _READERS.items():
+        for name, (readers, wanted, related) in READERS.items():
             if name in self.space and kind and kind != wanted:
                 yield at(
                     ("space", name),
@@ -416,6 +404,15 @@ class SweepOptions(BaseModel):
                 self.space["class_weight"],
                 f"{self.trainer} has a class_weight too",
                 "leave one of them out",
+            )
+        watched = trainer.get("watch") if trainer.get("patience") else None
+        losses = repr(self.space.get(_LOSS))
+        if "pinball" in (watched, *(trainer.get("metrics") or ())) and "quantile" not in losses:
+            yield at(
+                ("space",),
+                self.space,
+                f"{self.trainer} measures pinball, and no network predicts quantiles",
+                'add loss = "quantile"',
             )
         if is_sequence and "recurrent" not in self.space:
             yield at(
@@ -439,14 +436,12 @@ class SweepOptions(BaseModel):
             )
 
     def _has_our_trainer(self, info: ValidationInfo) -> bool:
+        """Whether the trainer is known to be that of this package, and trains networks."""
         location = (info.context or {}).get("locations", {}).get(self.trainer)
         if location is None or (location.file, location.function) != (_OUR_TRAINER, "run"):
             return False
-        module = (info.context or {}).get("modules", {}).get(self.trainer)
-        if module is None:
-            return False
         # With `train` it calls a user's function, which may report any metrics.
-        return dict(getattr(module, "options", {})).get("train") is None
+        return self._of_trainer is not None and self._of_trainer.get("train") is None
 
     def _directions(self) -> Sequence[bool | None]:
         if isinstance(self.maximise, list):
@@ -516,182 +511,3 @@ class SweepOptions(BaseModel):
 
 def _folder(info: ValidationInfo) -> Path:
     return Path((info.context or {}).get("folder", Path()))
-
-
-# -- what is wrong with a space -------------------------------------------------------------------
-
-
-def space_problems(space: dict[str, Any], columns: Collection[str]) -> Iterator[InitErrorDetails]:
-    """Yield the problems of a space: names of columns, each parameter, then all together."""
-    sound = True
-    for name, entry in space.items():
-        if name in columns:
-            text = f"{name}: a column of the results; use another name"
-            yield at((name,), entry, text)
-        try:
-            parse_dimension(entry)
-        except SpaceError as error:
-            sound = False
-            yield at((name,), entry, error.reason)
-    if sound:
-        try:
-            Space.parse(space)
-        except SpaceError as error:
-            yield at((error.parameter,) if error.parameter else (), space, error.reason)
-
-
-def _is_sound(layers: Any) -> bool:
-    """Whether an option is a valid list of layers, as far as that can be told without a point."""
-    if not isinstance(layers, list) or not all(isinstance(table, dict) for table in layers):
-        return False
-    return not any(layer_problems(layers))
-
-
-def parameter_problems(
-    space: Space,
-    layers: LayerTables | None = None,
-    shape: DataShape | None = None,
-    task: str | None = None,
-) -> Iterator[InitErrorDetails]:
-    """Yield the problems of a space for the trainer of this package: of values, then of points.
-
-    `layers` are those of the trainer, if it has such, and `shape` and `task` those of its data, if
-    they are known.
-    """
-    known = [name for name in Hyperparameters.model_fields if name != "layers"]
-    inside = [] if layers is None else references(layers)
-    sound = True
-    for name in inside:
-        if name not in space.dimensions:
-            text = f'layers of the trainer use "${name}", and the space has no such parameter'
-            yield at(("space",), name, text, meant(name, list(space.dimensions), f"add {name}"))
-            sound = False
-    for name, dimension in space.dimensions.items():
-        if name in inside:
-            continue
-        if name not in known:
-            text = "the trainer has no such hyperparameter"
-            remedy = meant(name, known, f"it knows {', '.join(known)}")
-            yield at(("space", name), name, text, remedy)
-            sound = False
-            continue
-        for value in islice(dimension.examples(), _VALUES_CHECKED):
-            try:
-                Hyperparameters.model_validate(parameters_with(name, value))
-            except ValidationError as error:
-                text = f"{value!r}: {error.errors()[0]['msg']}"
-                # diel words the problem from the model that refused the value.
-                context = {"text": text, "caught": error, "model": Hyperparameters}
-                kind = PydanticCustomError("hyperparameter", "{text}", context)
-                yield InitErrorDetails(type=kind, loc=("space", name), input=value)
-                sound = False
-                break
-    if sound:
-        yield from _point_problems(space, layers, shape, task)
-
-
-def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
-    """Yield the problems of training networks of the space on the ranks of a trainer's copy."""
-    parallel = Parallel.of_options(trainer.options)
-    if parallel is None or parallel.problem_with(trainer.processes):
-        return  # which is said there
-    for point in _drawn_points(space):
-        wanted = Hyperparameters.model_validate(with_layers(point, trainer.options.get("layers")))
-        # Any image and number of classes will do: the number of layers does not depend on them.
-        pixels = 2 ** len(wanted.channels)
-        shape = DataShape(pixels * pixels, 2, (1, pixels, pixels))
-        if wanted.layers is not None:
-            known = known_shape(trainer.options.get("dataset"))
-            if known is None:
-                return
-            shape = known
-        layers = layers_of(wanted, *shape)
-        if text := parallel.problem_with(trainer.processes, layers):
-            named = (name for name in _READERS if name in space.dimensions)
-            of = next((name for name in named if getattr(wanted, name)), "hidden")
-            shown = f"{of} = {getattr(wanted, of)}: {text}"
-            yield at(("space", of) if of in space.dimensions else ("space",), point, shown)
-            return
-        if text := parallel.problem_with_batches(trainer.processes, wanted.batch_size):
-            loc = ("space", "batch_size") if "batch_size" in space.dimensions else ("space",)
-            yield at(loc, wanted.batch_size, text, "take larger batches, or fewer processes")
-            return
-
-
-def problem_with_frozen(space: Space, trainer: Mapping[str, Any]) -> str:
-    """Return why some networks of the space cannot have frozen what a trainer's options say."""
-    from dnn import DnnError
-
-    if not isinstance(patterns := trainer.get("freeze"), list) or not patterns:
-        return ""
-    new_head, tried = trainer.get("head") == "new", set()
-    for point in _drawn_points(space):
-        wanted = Hyperparameters.model_validate(with_layers(point, trainer.get("layers")))
-        texts = []
-        for shape in _possible_shapes(wanted, known_shape(trainer.get("dataset"))):
-            try:
-                layers = layers_of(wanted, *shape)
-                kinds = str([layer.kind() for layer in layers])
-                if kinds not in tried:
-                    texts.append(problem_with_freezing(layers, patterns, new_head))
-                    tried.add(kinds)
-            except (DnnError, ValueError):
-                continue  # samples of this shape are none that these layers take
-        if texts and all(texts):
-            return texts[0]
-    return ""
-
-
-def _possible_shapes(wanted: Hyperparameters, known: DataShape | None) -> list[DataShape]:
-    """Return the shape of data if it is known, or else some: names of layers do not depend on it.
-
-    Only whether columns are embedded adds a layer.
-    """
-    if known is not None:
-        return [known]
-    pixels = max(32, 2 ** len(wanted.channels))
-    images = [DataShape(pixels**2 * n, 2, (n, pixels, pixels)) for n in (1, 3)]
-    return [DataShape(64, 2), DataShape(64, 2, None, (3,)), DataShape(512, 2, (64, 8)), *images]
-
-
-def _drawn_points(space: Space) -> Iterator[dict[str, Any]]:
-    draw = Random(0)
-    for _ in range(_POINTS_CHECKED):
-        yield space.sample(lambda name: draw.random())
-
-
-def _point_problems(
-    space: Space, layers: LayerTables | None, shape: DataShape | None, task: str | None
-) -> Iterator[InitErrorDetails]:
-    """Yield each problem of parameters in combination once, as drawn points show it."""
-    texts: dict[str, None] = {}
-    tried: set[str] = set()
-    of_layers: dict[str, list[str]] = {}
-    for point in _drawn_points(space):
-        try:
-            wanted = Hyperparameters.model_validate(with_layers(point, layers))
-        except ValidationError as error:
-            texts[error.errors()[0]["msg"].removeprefix("Value error, ")] = None
-            continue
-        except ValueError as error:  # a parameter that is absent in this point
-            texts[str(error)] = None
-            continue
-        outputs = None if shape is None else shape.outputs
-        if task is not None and (unfit := loss_problem(wanted, TAKES[task], outputs)):
-            texts[unfit] = None
-        elif layers is not None and shape is not None:
-            shown = ", ".join(f"{name} = {point[name]}" for name in references(layers))
-            if shown not in tried:
-                tried.add(shown)
-                text = rows_of(layers_of(wanted, *shape))[-1].get("problem")
-                if text:
-                    of_layers.setdefault(text, []).append(shown)
-    for text, (shown, *others) in of_layers.items():
-        points = f" with {shown}" if shown else ""
-        more = f", as at {len(others)} more of {len(tried)} points" if others else ""
-        texts[f"layers{points}: {text}{more}"] = None
-    for text in texts:
-        place = (
-            ("space", text.split(" ")[0]) if text.split(" ")[0] in space.dimensions else ("space",)
-        )
-        yield at(place, text, text)

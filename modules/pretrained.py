@@ -78,21 +78,6 @@ class Pretrained:
             print(text)
 
 
-def problem_with_freezing(layers: list[Layer], patterns: Sequence[str], new_head: bool) -> str:
-    """Return why patterns cannot be frozen in a network of these layers; empty if they can.
-
-    A `dnn.DnnError` if there is no such network.
-    """
-    from dnn import ConfigurationError, NeuralNetwork
-
-    network = NeuralNetwork(layers)
-    try:
-        Pretrained(None, new_head, patterns).freeze_in(network)
-    except ConfigurationError as error:
-        return str(error)
-    return ""
-
-
 def oddity_of_columns(weights: Path, data: Dataset) -> str:
     """Return a line if a model was trained on other columns than a table has; empty if not.
 

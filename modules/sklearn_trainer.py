@@ -17,7 +17,8 @@ import time
 from importlib import import_module
 from typing import Any
 
-from .tabular import load_split, metrics_of
+from .tabular import metrics_of
+from .trainer_data import load_split
 from .trial import Report
 
 _DEFAULTS = {

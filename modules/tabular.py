@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
@@ -16,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from diel import OneOf
 from dnn import catalogue
 
-from .evaluation import SPLIT_COLUMNS, EvaluationOptions, NestedFold, strata_of
 from .problems import meant, problem
 
 if TYPE_CHECKING:
@@ -25,6 +22,8 @@ if TYPE_CHECKING:
 SETS: Final[Mapping[str, Any]] = catalogue("data set")
 """Data sets of `dnn.load_dataset`, and what is known of each before it is read."""
 
+DEFAULTS: Final[Mapping[str, Any]] = {"dataset": "digits"}
+"""Options of the functions that come with diel, where these are left out."""
 OF_IMAGES = ("labels", "size", "grey", "values", "alpha", "background", "table", "file")
 OF_ARRAYS = ("x", "y", "lengths")
 """Options of how images, and arrays of an npz file, are read; the others are of tables."""
@@ -45,6 +44,12 @@ class DataShape(NamedTuple):
     outputs: int
     shape: SampleShape | None = None
     embeds: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, data: Dataset) -> DataShape:
+        """Return the shape of data."""
+        shape = data.image_shape or data.sequence_shape
+        return cls(data.x.shape[1], data.outputs, shape, data.embeds)
 
 
 class ReadingOptions(BaseModel):
@@ -175,10 +180,9 @@ def known_task(options: Mapping[str, Any]) -> str | None:
     train = options.get("train")
     if train is not None:
         given = options.get("options")
-        is_ours = re.fullmatch(r"modules\.\w+_trainer:train", str(train)) is not None
-        if not is_ours or not isinstance(given, Mapping):
+        if not comes_with_diel(train) or not isinstance(given, Mapping):
             return None
-        options = {"dataset": _OPTIONS["dataset"], **given}
+        options = {**DEFAULTS, **given}
     dataset, reading = options.get("dataset"), options.get("reading")
     if not isinstance(dataset, str) or dataset not in SETS:
         return None
@@ -191,6 +195,11 @@ def known_task(options: Mapping[str, Any]) -> str | None:
     return known
 
 
+def comes_with_diel(train: object) -> bool:
+    """Whether a function for trials is one of this package, whose options are those of data."""
+    return re.fullmatch(r"modules\.\w+_trainer:train", str(train)) is not None
+
+
 def is_table(dataset: object) -> bool:
     """Whether a data set is known to be no images."""
     return dataset in SETS and SETS[str(dataset)].is_table
@@ -199,19 +208,6 @@ def is_table(dataset: object) -> bool:
 def is_own(dataset: object) -> bool:
     """Whether a data set is a user's own, about which nothing is known."""
     return dataset in SETS and SETS[str(dataset)].is_own
-
-
-def shape_of(options: Mapping[str, Any], folder: Path) -> DataShape:
-    """Return the shape of the data that the options of a trainer name, as `load_split` has them.
-
-    The data are read, once, where their name does not determine the shape.
-    """
-    known = known_shape(options.get("dataset"))
-    if known is not None:
-        return known
-    training, _ = load_split(options, folder)
-    shape = training.image_shape or training.sequence_shape
-    return DataShape(training.x.shape[1], training.outputs, shape, training.embeds)
 
 
 def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentation]:
@@ -248,30 +244,26 @@ def augmentations_of(given: Sequence[str | Mapping[str, Any]]) -> list[Augmentat
     return found
 
 
-_OPTIONS = {"dataset": "digits", "path": None, "validation_fraction": 0.2, "split_seed": 0}
+def problem_with_augmentations(changes: Sequence[Augmentation], shape: SampleShape | None) -> str:
+    """Return why changes are not of images of such a shape, or of no images; empty if they are."""
+    import numpy as np
 
+    from dnn import Images, ShapeError
 
-def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Dataset]:
-    """Return training and validation rows, loaded once for equal options.
-
-    The options are ``dataset``, ``path`` (relative to the workflow file's folder), ``reading``,
-    ``validation_fraction``, ``split_seed``, ``groups``, ``time``, ``split``, ``impute``, ``encode``
-    and ``standardise``, as those of `modules.trainer`; others are ignored. Rows that a split calls
-    test are in neither part.
-    """
-    dataset, path, fraction, seed = (options.get(name, _OPTIONS[name]) for name in _OPTIONS)
-    place = None if path is None else place_of_data(path, folder)
-    by_column = {name: options[name] for name in SPLIT_COLUMNS if options.get(name)}
-    reading = ReadingOptions.model_validate(options.get("reading", {}))
-    text = reading.with_beside(by_column.values()).model_dump_json(exclude_unset=True)
-    ways = json.dumps([options.get(name) for name in ("impute", "encode", "standardise")])
-    return _load(dataset, place, text, float(fraction), int(seed), ways, (*by_column.items(),))
+    if not changes or shape is None or len(shape) != 3:
+        return ""
+    try:
+        Images(np.zeros((1, *shape), np.float32), changes)
+    except ShapeError as error:
+        return str(error)
+    return ""
 
 
 def metrics_of(predicted: Any, validation: Dataset) -> dict[str, Any]:
     """Return the metrics of predictions of a regression or of several labels.
 
-    Predictions and rows are as `load_split` scales them, and metrics in the units of the targets.
+    Predictions and rows are as `modules.trainer_data.load_split` scales them, and metrics in the
+    units of the targets.
     """
     import numpy as np
 
@@ -299,33 +291,3 @@ def place_of_data(path: str, folder: Path, option: str = "path") -> Path:
         error.remedy = f"set it, as in export {name}=/a/folder, or write the place itself"  # type: ignore[attr-defined]
         raise error
     return folder / expanded
-
-
-@lru_cache(maxsize=2)
-def _load(
-    dataset: str,
-    place: Path | None,
-    reading: str,
-    fraction: float,
-    seed: int,
-    ways: str,
-    by_column: tuple[tuple[str, str], ...],
-) -> tuple[Dataset, Dataset]:
-    from dnn import encode, impute, load_dataset, standardise, train_validation_split
-
-    given = ReadingOptions.model_validate_json(reading).given
-    data = load_dataset(dataset, place, **given)
-    if by_column:
-        how: dict[str, Any] = {"fraction": fraction, "seed": seed, **dict(by_column)}
-        rows = EvaluationOptions.model_construct(**how)
-        (fold,) = rows.cut(strata_of(data), data.beside)
-        if isinstance(fold, NestedFold):  # what is called test is in neither part
-            (fold,) = fold.inner
-        parts = data.take(fold.train), data.take(fold.test)
-    else:
-        parts = train_validation_split(data, fraction, seed)
-    # What is learned from rows is learned from the training rows only.
-    impute_by, encode_by, standardise_by = json.loads(ways)
-    encoded = encode(*impute(*parts, by=impute_by), by=encode_by)
-    training, validation = standardise(*encoded, by=standardise_by)
-    return training, validation

@@ -14,7 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .tabular import load_split, metrics_of
+from .tabular import metrics_of
+from .trainer_data import load_split
 from .trial import Report, marked
 
 ACTIVATIONS: Final[Mapping[str, str]] = {

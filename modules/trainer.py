@@ -15,52 +15,37 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from diel import describe_error
 from diel.errors import ModuleFailed
 
 from .checkpoints import FOLDER, Checkpoints
 from .compute import Compute, missing_gpu, routines_of_run
-from .evaluation import (
-    EvaluationError,
-    PreparedSplits,
-    RareClassError,
-    TrainingJob,
-    data_warnings,
-    jobs_of,
-    prepared,
-    strata_of,
-    training_weights,
-)
-from .hyperparameters import Hyperparameters, layers_of
+from .evaluation import EvaluationError
+from .hyperparameters import Hyperparameters
 from .layer_list import built, layer_models, rows_of, with_layers
-from .pretrained import Pretrained, oddity_of_columns, place_of_weights, written_by_run
+from .networks import layers_of
+from .pretrained import Pretrained, place_of_weights
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
-from .tabular import ReadingOptions, augmentations_of, is_own, is_table, shape_of
+from .tabular import comes_with_diel
+from .trainer_data import forget, look_at_data, shape_of, splits_of
 from .trainer_options import LAYERS, OF_DATASET, OF_START, OF_TRIALS, OPTION_GROUPS, TrainerOptions
-from .training import NetworkTrainer, train
+from .training import NetworkTrainer, Setting, train
 from .trial import Trial, run_trial, trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
-    from dnn import Dataset, RoutineTable
+    from dnn import RoutineTable
 
 _TABLE = "table"
 _COMPUTE = "compute"
 _KEPT = "kept in"
 _TRAINING = "training"
-_OF_TABULAR = ("modules.sklearn_trainer:train", "modules.torch_trainer:train")
-"""Functions that come with diel, whose options are those of `modules.tabular.load_split`."""
-_OF_SPLIT = (
-    *("dataset", "path", "reading", "validation_fraction", "split_seed"),
-    *("groups", "time", "split", "impute", "encode", "standardise"),
-)
 
 
 class Options(TrainerOptions):
@@ -125,47 +110,6 @@ def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
     return lack, 'run it where there is a GPU, or say device = "cpu", without gpus'
 
 
-def look_at_data(
-    options: Options, folder: Path, largest_bytes: int | None = None
-) -> tuple[str, list[str]]:
-    """Look at the samples and labels that trials would train on.
-
-    Returns why no trial could train on them, empty if trials can, and what is odd about them.
-    `folder` is that of the workflow file. A file larger than `largest_bytes`, and a folder, is not
-    read then.
-    """
-    if options.train in _OF_TABULAR:
-        given = {name: options.options[name] for name in _OF_SPLIT if name in options.options}
-        try:
-            reading = ReadingOptions.model_validate(given.pop("reading", {}))
-        except ValidationError:
-            return "", []  # said by its first trial
-        options = Options.model_construct(**given, reading=reading)
-    if options.dataset is None or options.path is None:
-        return "", []
-    try:
-        place = options.resolve(folder)
-        size_bytes = place.stat().st_size
-        if largest_bytes is not None and (place.is_dir() or size_bytes > largest_bytes):
-            looks = "diel sweep FILE --dry-run looks at it"
-            size = "a folder" if place.is_dir() else f"{size_bytes / 2**20:,.0f} MiB"
-            return "", [f"{place} was not read ({size}): {looks}"] * is_own(options.dataset)
-        data = _data(options, folder)
-        jobs = _jobs(data, options)
-        training_weights(data.take(jobs[0].train), options.class_weight)
-        if is_table(options.dataset):  # what the first split learns
-            prepared(data, jobs[0], options.standardise, options.impute, options.encode)
-    except (OSError, ValueError) as error:
-        return f"{type(error).__name__}: {error}", []
-    if not is_own(options.dataset):
-        return "", []
-    found = list(data_warnings(data, [(job.train, job.test) for job in jobs]))
-    if options.weights is not None and not written_by_run(options.weights):
-        weights = place_of_weights(options.weights, folder)
-        found += [odd] if (odd := oddity_of_columns(weights, data)) else []
-    return "", found
-
-
 def run(ctx: Context) -> int:
     """Run the trials that the master gives out until there are no more; return how many."""
     options: Options = ctx.options
@@ -174,14 +118,14 @@ def run(ctx: Context) -> int:
         for odd in look_at_data(options, ctx.folder)[1]:
             ctx.log.warning("%s", odd)
         if options.limits.needs_process or options.train is not None:
-            _loaded.cache_clear()  # this rank trains on nothing
+            forget()  # this rank trains on nothing
     from dnn import DataError
 
     try:
         with _logged(ctx):
             return _run(ctx, options, options.compute(ctx.gpus, ctx.gpu_share))
     except (DataError, EvaluationError) as error:
-        if options.train is not None and options.train not in _OF_TABULAR:
+        if options.train is not None and not comes_with_diel(options.train):
             raise  # from a function of the user's own
         raise ModuleFailed(str(error)) from error
 
@@ -293,7 +237,7 @@ def why_no_model(options: Options) -> str:
     if options.train is None:
         lack = "models are safetensors files, and safetensors is not installed"
         return f'{lack}: pip install "diel[checkpoint]"'
-    if options.train in _OF_TABULAR:
+    if comes_with_diel(options.train):
         return (
             f"{options.train} writes no models: networks of dnn are kept, which dataset trains in "
             "place of train, and what a function of your own with an attribute save_model writes"
@@ -330,14 +274,14 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     kept_in = rest.pop(_KEPT, None)
     compute.begin()
     given = Options.model_validate(rest, context={"folder": folder})
-    rounds = _rounds(given, folder)
+    rounds = splits_of(given, folder)
     # Imports and compilation are no part of the first trial's time. Where a GPU has no room even
     # for this, each trial reports that, and how much it needs.
     with suppress(OutOfDeviceMemory):
         smallest = {"hidden": [1], "epochs": 1}
         if rounds[0].is_sequence:
             smallest["recurrent"] = [1]
-        train(smallest, 0, rounds[0], table=table, compute=compute)
+        train(smallest, 0, rounds[0], setting=Setting(table, compute))
     weights = None if given.weights is None else place_of_weights(given.weights, folder)
     start = Pretrained(weights, given.head == "new", tuple(given.freeze))
     parallel = given.training.chosen
@@ -351,13 +295,14 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
             "augment": changes,
             "start": start.facts(),
         }
+        if parallel is not None:
+            facts["parallel"] = [parallel.name, parallel.options]
         if asked := given.plan.on_request(rounds.data.task):
             facts["metrics"] = sorted(asked)
         place = None if kept_in is None else Path(kept_in)
         checkpoints = Checkpoints(place, given.checkpoints, folder, facts)
-    return NetworkTrainer(
-        rounds, table, compute, parallel, given.layers, given.plan, checkpoints, start
-    )
+    setting = Setting(table, compute, given.plan, checkpoints, start)
+    return NetworkTrainer(rounds, setting, parallel, given.layers)
 
 
 def describe_network(
@@ -372,9 +317,7 @@ def describe_network(
     if options.train is not None:
         return []
     wanted = Hyperparameters.model_validate(with_layers(point, options.layers))
-    data = options.model_dump(include={"dataset", "path", "impute", "encode", "standardise"})
-    shape = shape_of({**data, "reading": options.reading.given}, folder)
-    layers = layers_of(wanted, *shape)
+    layers = layers_of(wanted, *shape_of(options, folder))
     rows = rows_of(layers)
     # Listed layers stand behind the layers that read samples, and before that of the classes.
     listed = [n for n, table in enumerate(wanted.layers or ()) for _ in built([table])]
@@ -391,64 +334,3 @@ def option_variants() -> dict[str, tuple[str, dict[str, type[BaseModel]]]]:
 def option_groups() -> Mapping[str, Sequence[str]]:
     """Return the groups of a form's options, each with the options in it."""
     return OPTION_GROUPS
-
-
-def _rounds(options: Options, folder: Path) -> PreparedSplits:
-    data = _data(options, folder)
-    _loaded.cache_clear()  # the splits keep it
-    jobs = _jobs(data, options)
-    rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
-    print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
-    split = {name: getattr(options, name) for name in ("validation_fraction", "split_seed")}
-    if (wanted := options.rows) is not None:
-        split = wanted.model_dump(mode="json", exclude_none=True)
-    changes = augmentations_of(options.augment)
-    ways = options.impute, options.encode, options.class_weight
-    return PreparedSplits(data, jobs, options.standardise, changes, split, *ways)
-
-
-def _data(options: Options, folder: Path) -> Dataset:
-    path = options.resolve(folder) if options.path is not None else None
-    written = None
-    if path is not None and path.exists():
-        status = path.stat()
-        written = status.st_mtime_ns, status.st_size
-    rows = options.rows
-    given = options.reading.with_beside(rows.columns.values() if rows is not None else ())
-    reading = given.model_dump_json(exclude_unset=True)
-    return _loaded(options.dataset, path, reading, written)
-
-
-@lru_cache(maxsize=1)
-def _loaded(
-    dataset: str, path: Path | None, reading: str, written: tuple[int, int] | None
-) -> Dataset:
-    """Load a data set, again if its file was written meanwhile."""
-    from dnn import load_dataset
-
-    given = ReadingOptions.model_validate_json(reading).given
-    return load_dataset(dataset, path, **given)
-
-
-def _jobs(data: Dataset, options: Options) -> list[TrainingJob]:
-    if (rows := options.rows) is not None:
-        try:
-            return jobs_of(rows.cut(strata_of(data), data.beside))
-        except RareClassError as error:
-            raise error.named(data.class_names) from None
-    return [_own_split(data, options)]
-
-
-def _own_split(data: Dataset, options: Options) -> TrainingJob:
-    """Return the rows of `dnn.train_validation_split`, in its order."""
-    import numpy as np
-
-    from dnn import Dataset, train_validation_split
-
-    # The rows' numbers stand in place of the rows; float32 counts 16 million of them.
-    numbers = np.arange(len(data))[:, None]
-    rows = Dataset(numbers, data.y, data.classes, data.name, task=data.task)
-    training, validation = train_validation_split(
-        rows, options.validation_fraction, options.split_seed
-    )
-    return TrainingJob(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)

@@ -24,8 +24,9 @@ from dnn import catalogue
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
 from .checkpoints import CheckpointOptions
 from .evaluation import SPLIT_COLUMNS, EvaluationOptions
-from .hyperparameters import Hyperparameters, layers_of
+from .hyperparameters import Hyperparameters
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
+from .networks import layers_of
 from .objective import ExpressionError, compile_expression
 from .parallel import TrainingOptions
 from .pretrained import place_of_weights, problem_with_weights, written_by_run
@@ -42,6 +43,7 @@ from .tabular import (
     known_shape,
     known_task,
     place_of_data,
+    problem_with_augmentations,
 )
 from .trial import metrics_of_task
 from .trial_plan import DEVIATION, WATCHED, TrialPlan
@@ -259,12 +261,15 @@ class TrainerOptions(BaseModel):
     def _check_augment(
         cls, augment: list[str | dict[str, Any]], info: ValidationInfo
     ) -> list[str | dict[str, Any]]:
-        augmentations_of(augment)
+        changes = augmentations_of(augment)
         dataset, reading = info.data.get("dataset"), info.data.get("reading")
         is_sequence = reading is not None and reading.lengths is not None
         if augment and (is_table(dataset) or is_sequence):
             kind = "sequences" if is_sequence else "a table"
             raise problem(f"these changes are of images, and {dataset} is {kind}", "leave it out")
+        known = known_shape(dataset)
+        if known is not None and (text := problem_with_augmentations(changes, known.shape)):
+            raise problem(text)
         return augment
 
     @field_validator("seeds_score")
@@ -303,9 +308,17 @@ class TrainerOptions(BaseModel):
             return self
         context = info.context or {}
         module = context.get("module")
-        if module is not None and module.processes > 1:
-            text = f"are of networks that one rank trains; {module.name!r} has {module.processes}"
-            raise self._problem_of("checkpoints", text, "remove processes, or checkpoints")
+        chosen = self.training.chosen
+        if (
+            module is not None
+            and module.processes > 1
+            and (chosen is None or chosen.name != "data")
+        ):
+            how = "several processes" if chosen is None else f'scheme "{chosen.name}"'
+            text = f"go on to the last bit, which trainings by {how} do not"
+            raise self._problem_of(
+                "checkpoints", text, 'say training.parallel = "data", or remove checkpoints'
+            )
         if importlib.util.find_spec("safetensors") is None:
             text = "are safetensors files, and safetensors is not installed"
             raise self._problem_of("checkpoints", text, 'pip install "diel[checkpoint]"')

@@ -8,24 +8,18 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from diel import __version__
 
 from .best_network import BestNetwork, EpochsInTime, settle
 from .checkpoints import Checkpoints, seed_of_point
 from .compute import Compute
-from .evaluation import PreparedSplits, SplitData, errors_of_groups, means
+from .evaluation import PreparedSplits, SplitData, class_factors, errors_of_groups, means
 from .fused import FusedTrainings, best_epoch, estimated_time_s, shown_epochs
-from .hyperparameters import (
-    Hyperparameters,
-    batch_size_of,
-    class_weight_of,
-    layers_of,
-    loss_of,
-    optimizer_of,
-)
+from .hyperparameters import Hyperparameters, batch_size_of, loss_of, optimizer_of
 from .layer_list import LayerTables, with_layers
+from .networks import layers_of
 from .parallel import Parallel
 from .predictions import place_of_predictions, write_predictions
 from .pretrained import Pretrained
@@ -36,19 +30,74 @@ from .trial_plan import BEST_EPOCH, TrialPlan
 if TYPE_CHECKING:
     from dnn import Callback, EarlyStopping, Epoch, History, NeuralNetwork, RoutineTable
 
-_ON_CPU: Final = Compute()
-_ONCE: Final = TrialPlan()
-_UNTRAINED: Final = Pretrained()
 _log = logging.getLogger(__name__)
+
+
+class Setting(NamedTuple):
+    """What the trainings of a trainer have in common, beside their rows and points.
+
+    `plan` says for how long and with how many seeds a point is trained; networks go on from
+    `checkpoints`, if there are any, and begin as `start` says.
+    """
+
+    table: RoutineTable | None = None
+    compute: Compute = Compute()
+    plan: TrialPlan = TrialPlan()
+    checkpoints: Checkpoints | None = None
+    start: Pretrained = Pretrained()
+
+    def network(
+        self, wanted: Hyperparameters, seed: int, data: SplitData, scheme: Any = None
+    ) -> NeuralNetwork:
+        """Return a network that is to be trained; `scheme` is for several ranks."""
+        from dnn import NeuralNetwork
+
+        of_data = (data.features, data.outputs, data.shape, data.embeds)
+        model = NeuralNetwork(
+            layers_of(wanted, *of_data, in_rows=data.in_rows),
+            loss_of(wanted, data.takes),
+            optimizer=optimizer_of(wanted, data.count),
+            seed=seed,
+            routines=self.table,
+            parallel=scheme,
+            **self.compute.networks,
+        )
+        self.start.begin(model)
+        return model
+
+    def fit(
+        self,
+        model: NeuralNetwork,
+        wanted: Hyperparameters,
+        data: SplitData,
+        epochs: int,
+        rule: EarlyStopping | None = None,
+        callbacks: Sequence[Callback] = (),
+        interrupt: Callable[[], bool] | None = None,
+    ) -> History:
+        """Train a network, with metrics for a rule of patience, which stands before callbacks."""
+        with self.compute.without_warnings():
+            return model.fit(
+                data.training,
+                validation=None if rule is None else data.validation,
+                validation_metrics=self.plan.metrics,
+                epochs=epochs,
+                batch_size=batch_size_of(wanted),
+                class_weight=class_factors(wanted.class_weight, data.prepared),
+                callbacks=[*([] if rule is None else [rule]), *callbacks],
+                progress=False,
+                interrupt=interrupt,
+            )
+
+
+_PLAIN: Final = Setting()
 
 
 class NetworkTrainer:
     """Trains multilayer perceptrons, one trial or several at once.
 
     `facts` are those of the device. There is a `save_model` only if safetensors can write one.
-    `layers`, if given, define the network, see `modules.layer_list`; `start` is what it goes on
-    from. `plan` says for how long and with how many seeds a point is trained; networks go on from
-    `checkpoints`, if there are any.
+    `layers`, if given, define the network, see `modules.layer_list`.
     Where a copy has several ranks, `parallel` says how they train each network together; all of
     them call the same methods.
     """
@@ -56,29 +105,19 @@ class NetworkTrainer:
     def __init__(
         self,
         rounds: PreparedSplits,
-        table: RoutineTable | None = None,
-        compute: Compute = _ON_CPU,
+        setting: Setting = _PLAIN,
         parallel: Parallel | None = None,
         layers: LayerTables | None = None,
-        plan: TrialPlan = _ONCE,
-        checkpoints: Checkpoints | None = None,
-        start: Pretrained = _UNTRAINED,
     ) -> None:
         self._layers = layers
-        self._plan = plan
-        self._checkpoints = checkpoints
-        self._start = start
+        self._setting, self._plan = setting, setting.plan
         self._parallel = parallel
         self._scheme: tuple[Any, Any] = (None, None)
         self._rounds = rounds
-        self._table = table
-        self._compute = compute
         self._best = BestNetwork()
-        self._together = FusedTrainings(
-            rounds, table, compute, plan, checkpoints, start, self._best
-        )
+        self._together = FusedTrainings(rounds, *setting, self._best)
         self._of_counts: FusedTrainings | None = None
-        self.facts = compute.facts()
+        self.facts = setting.compute.facts()
         if importlib.util.find_spec("safetensors") is not None:
             self.save_model = self._save_model
 
@@ -118,20 +157,16 @@ class NetworkTrainer:
             # As if it were trained with others: whether it is depends on the trials of its lease.
             is_alone = scheme is not None or (report.may_be_stopped and not self._is_one_training)
             epoch_s = None if is_alone else together.epoch_s(wanted, number)
-            is_test, done = jobs[number].is_test, of_seeds[repeat]
+            job, done = jobs[number], of_seeds[repeat]
             return train(
                 parameters,
                 seeds[repeat][number],
                 rounds[number],
                 report if len(rounds) == 1 and repeat == 0 else None,
-                self._table,
+                self._setting._replace(plan=self._plan.of(job)),
                 epoch_s,
-                self._compute,
                 scheme,
-                self._plan.of(jobs[number]),
-                self._plan.epochs_to_test(jobs, done, jobs[number].outer) if is_test else None,
-                self._checkpoints,
-                self._start,
+                self._plan.epochs_to_test(jobs, done, job.outer) if job.is_test else None,
                 report,
                 self._best if scheme is None and self._plan.seeds == 1 else None,
             )
@@ -166,10 +201,7 @@ class NetworkTrainer:
         if not wanted.are_counts or self._rounds[0].takes != "values":
             return self._rounds, self._together
         rounds = self._rounds.of_counts
-        self._of_counts = self._of_counts or FusedTrainings(
-            *(rounds, self._table, self._compute, self._plan, self._checkpoints),
-            *(self._start, self._best),
-        )
+        self._of_counts = self._of_counts or FusedTrainings(rounds, *self._setting, self._best)
         return rounds, self._of_counts
 
     def _scheme_of(self, report: Report) -> Any:
@@ -251,9 +283,8 @@ class NetworkTrainer:
         is_alone = len(self._rounds) == 1
         rounds, _ = self._data_of(wanted)
         data = rounds[0] if is_alone else rounds.whole()
-        scheme = self._scheme_of(report)
-        seed = self._seed(wanted, report)
-        model = _model(wanted, seed, data, self._table, self._compute, scheme, self._start)
+        scheme, seed = self._scheme_of(report), self._seed(wanted, report)
+        model = self._setting.network(wanted, seed, data, scheme)
         about = {**report.provenance, **self._rounds.describe()}
         if not is_alone:  # its step is a split
             about.pop("epochs", None)
@@ -266,7 +297,7 @@ class NetworkTrainer:
         else:
             rule = self._plan.rule() if is_alone else None
             most = epochs or about.get("epochs") or wanted.epochs
-            history = _fit(model, wanted, data, most, rule, self._compute, self._plan.metrics)
+            history = self._setting.fit(model, wanted, data, most, rule)
             if self._plan.patience is not None:
                 about["epochs"] = len(history) if rule is None else best_epoch(rule, history)
         if self._plan.seeds > 1:
@@ -306,10 +337,10 @@ class NetworkTrainer:
             if job.is_test != is_nested:
                 continue
             if model is None:
-                model = _model(wanted, seed, data, self._table, self._compute, None, self._start)
+                model = self._setting.network(wanted, seed, data)
                 rule = None if job.is_test else self._plan.rule()
                 epochs = (epochs_to_test if job.is_test else None) or wanted.epochs
-                _fit(model, wanted, data, epochs, rule, self._compute, self._plan.metrics)
+                self._setting.fit(model, wanted, data, epochs, rule)
             outputs = model(data.validation.x)
             yield job.test, data.in_units(loss_of(wanted, data.takes).point(outputs))
 
@@ -322,27 +353,17 @@ class NetworkTrainer:
         if self._plan.patience is None:
             return None
         (seeds, *_), (rounds, _) = self._seeds(wanted, report), self._data_of(wanted)
-        results: list[dict[str, Any]] = []
-        for job, data, seed in zip(rounds.jobs, rounds, seeds, strict=True):
-            if job.is_test:
-                results.append({})
-                continue
-            results.append(
-                train(
-                    wanted.model_dump(exclude_unset=True),
-                    seed,
-                    data,
-                    table=self._table,
-                    compute=self._compute,
-                    scheme=scheme,
-                    plan=self._plan,
-                    start=self._start,
-                )
-            )
+        parameters = wanted.model_dump(exclude_unset=True)
+        setting = self._setting._replace(checkpoints=None)
+        results: list[dict[str, Any]] = [
+            {} if job.is_test else train(parameters, seed, data, None, setting, None, scheme)
+            for job, data, seed in zip(rounds.jobs, rounds, seeds, strict=True)
+        ]
         return self._plan.epochs_to_test(rounds.jobs, results)
 
     def _seed(self, wanted: Hyperparameters, report: Report) -> int:
-        by_point = self._checkpoints is not None and self._checkpoints.options.by_point
+        checkpoints = self._setting.checkpoints
+        by_point = checkpoints is not None and checkpoints.options.by_point
         return seed_of_point(wanted) if by_point else report.seed
 
     def _seeds(self, wanted: Hyperparameters, report: Report) -> list[list[int]]:
@@ -388,30 +409,26 @@ def train(
     seed: int,
     data: SplitData,
     report: Report | None = None,
-    table: RoutineTable | None = None,
+    setting: Setting = _PLAIN,
     epoch_s: float | None = None,
-    compute: Compute = _ON_CPU,
     scheme: Any = None,
-    plan: TrialPlan = _ONCE,
     epochs: int | None = None,
-    checkpoints: Checkpoints | None = None,
-    start: Pretrained = _UNTRAINED,
     trial: Report | None = None,
     best: BestNetwork | None = None,
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
-    These are those of `METRICS` that the task of the data has or `plan` asks for, on the
+    These are those of `METRICS` that the task of the data has or the plan asks for, on the
     validation rows, and what the training takes in seconds, see `estimated_time_s`, which takes
-    `epoch_s`; ``diverged`` if it did; in float16 ``skipped_steps`` too. If `plan` has patience they
-    are of the best epoch, which is among them. `epochs`, if given, are trained of those in
+    `epoch_s`; ``diverged`` if it did; in float16 ``skipped_steps`` too. With patience they are of
+    the best epoch, which is among them. `epochs`, if given, are trained of those in
     `parameters`.
-    The training goes on from one of `checkpoints` that is its beginning, and leaves one there.
+    The training goes on from a checkpoint that is its beginning, and leaves one there.
 
     `report` gets the metrics after each epoch, and may end the training; where it cannot, after
     those of `curve_epochs`. By `scheme`, a `dnn.Scheme`, several ranks train the network together;
-    each of them makes the same call. `start` is what the network goes on from. A `NonFiniteError`,
-    which names the layer, if the loss was never finite in float16.
+    each of them makes the same call. A `NonFiniteError`, which names the layer, if the loss was
+    never finite in float16.
 
     The time of the sweep may end the training, as the report of its `trial` says: then it has the
     parameters of its best epoch, and no metrics if none has ended. `best` is offered the network.
@@ -419,7 +436,8 @@ def train(
     from dnn import progress_of, resume_training
 
     wanted = Hyperparameters.model_validate(dict(parameters))
-    model = _model(wanted, seed, data, table, compute, scheme, start)
+    _, compute, plan, checkpoints, _ = setting
+    model = setting.network(wanted, seed, data, scheme)
     most, rule = epochs or wanted.epochs, plan.rule()
     shown = shown_epochs(report, most, plan.patience)
     reported: Reports = []
@@ -434,9 +452,11 @@ def train(
             kept = EpochsInTime(report)
             callbacks.append(_epoch_copies(kept, reported))
     if checkpoints is not None:
-        name = checkpoints.name(wanted, seed, data, plan)
-        resumed = checkpoints.find(name, most, shown, plan.patience)
-        callbacks.append(_saver(checkpoints, name, most, rule, report, reported))
+        ranks = None if scheme is None else scheme.communicator
+        rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+        name = checkpoints.name(wanted, seed, data, plan, size)
+        resumed = checkpoints.find(name, most, shown, plan.patience, ranks)
+        callbacks.append(_saver(checkpoints, name, most, rule, report, reported, rank))
         if resumed is not None:
             stopped_at = _reported_again(report, resumed.reports)
             if stopped_at is not None:  # before the end of what is kept: trained up to there
@@ -451,7 +471,7 @@ def train(
     interrupt = None
     if trial is not None and trial.may_run_out and scheme is None:
         interrupt = partial(_is_time_over, trial)
-    _fit(model, wanted, data, left, rule, compute, plan.metrics, callbacks, interrupt)
+    setting.fit(model, wanted, data, left, rule, callbacks, interrupt)
     history, ended_at = model.history, None
 
     def scored() -> dict[str, Any]:
@@ -495,32 +515,6 @@ def train(
     return found
 
 
-def _fit(
-    model: NeuralNetwork,
-    wanted: Hyperparameters,
-    data: SplitData,
-    epochs: int,
-    rule: EarlyStopping | None,
-    compute: Compute,
-    metrics: Sequence[str] = (),
-    callbacks: Sequence[Callback] = (),
-    interrupt: Callable[[], bool] | None = None,
-) -> History:
-    """Train a network, with metrics for a rule of patience; callbacks are called after the rule."""
-    with compute.without_warnings():
-        return model.fit(
-            data.training,
-            validation=None if rule is None else data.validation,
-            validation_metrics=metrics,
-            epochs=epochs,
-            batch_size=batch_size_of(wanted),
-            class_weight=class_weight_of(wanted),
-            callbacks=[*([] if rule is None else [rule]), *callbacks],
-            progress=False,
-            interrupt=interrupt,
-        )
-
-
 def _is_time_over(trial: Report) -> bool:
     """Whether the time of the sweep is over, between two steps of a trial: then it ends there."""
     has_reported = trial.curve.last is not None
@@ -537,37 +531,6 @@ def _raise_overflow(model: NeuralNetwork, loss: float) -> NoReturn:
         'standardise the data, take a smaller learning rate, or precision = "bfloat16"',
         layer,
     )
-
-
-def _model(
-    wanted: Hyperparameters,
-    seed: int,
-    data: SplitData,
-    table: RoutineTable | None,
-    compute: Compute,
-    scheme: Any,
-    start: Pretrained,
-) -> NeuralNetwork:
-    from dnn import NeuralNetwork
-
-    model = NeuralNetwork(
-        layers_of(
-            wanted,
-            data.features,
-            data.outputs,
-            data.shape,
-            data.embeds,
-            in_rows=data.in_rows,
-        ),
-        loss_of(wanted, data.takes),
-        optimizer=optimizer_of(wanted, data.count),
-        seed=seed,
-        routines=table,
-        parallel=scheme,
-        **compute.networks,
-    )
-    start.begin(model)
-    return model
 
 
 def _epoch_reports(
@@ -637,6 +600,7 @@ def _saver(
     rule: EarlyStopping | None,
     report: Report | None,
     reported: Reports,
+    rank: int,
 ) -> Callback:
     """Return a callback that writes a checkpoint after the last epoch; it stands behind others."""
     from dnn import Callback
@@ -647,7 +611,7 @@ def _saver(
             is_over = rule is not None and rule.waited >= rule.patience
             if is_stopped or is_over or len(epoch.model.history) == epochs:
                 rules = [] if rule is None else [rule]
-                checkpoints.save_all(epoch.model, [name], [reported], rules)
+                checkpoints.save_all(epoch.model, [name], [reported], rules, rank)
             return None
 
     return Saver()

@@ -220,16 +220,23 @@ def parse_options(
     folder: Path,
     run_dir: Path | None = None,
     options_of: Mapping[str, Any] | None = None,
+    locations: Mapping[str, FunctionLocation] | None = None,
 ) -> Any:
     """Return ``ctx.options``: an instance of the file's ``Options``, or the plain dictionary.
 
     `run_dir` is the run's directory, if there is one already; `options_of` are the options of all
-    modules by their names, on which defaults may depend.
+    modules by their names, on which defaults may depend, and `locations` the places of their
+    functions, where these are known.
     """
     model = options_model(code, location)
     if model is None:
         return options
-    context = {"folder": folder, "run_dir": run_dir, "options_of": options_of or {}}
+    context = {
+        "folder": folder,
+        "run_dir": run_dir,
+        "options_of": options_of or {},
+        "locations": locations or {},
+    }
     return model.model_validate(options, context=context)
 
 
@@ -291,7 +298,10 @@ def parts_with_options(draft: Draft, workflow: Workflow) -> Iterator[ModulePart]
         folder = draft.file.parent
         code = import_code(location, folder)
         every = {each.name: each.options for each in workflow.modules}
-        options = parse_options(code, location, module.options, folder, draft.run_dir, every)
+        places = draft.locations
+        options = parse_options(
+            code, location, module.options, folder, draft.run_dir, every, places
+        )
         yield ModulePart(module, code, options)
 
 
@@ -311,8 +321,9 @@ def look_at_data(
             problem, odd = f"{type(error).__name__} in {_LOOK_AT_DATA}: {error}", []
         if problem:
             where = f"module[{indices[part.module.name]}].options"
-            for key in _option_of(problem, part.module.options):
-                where += f".{key}"
+            if keys := ".".join(_option_of(problem, part.module.options)):
+                where = f"{where}.{keys}"
+                problem = problem.removeprefix(f"{keys}: ") if "." in keys else problem
             problems.append(Problem(where, f"module {part.module.name!r}: {problem}"))
         oddities += odd
     return problems, oddities
@@ -321,11 +332,15 @@ def look_at_data(
 def _option_of(text: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys of the option that a problem is about; empty if that is not certain.
 
-    It begins with the option's name, or else the first name in quotes is the option's value.
+    It begins with the option's keys, or else the first name in quotes is the option's value.
     """
-    option = re.search(r"^(?:\w+: )?(\w+): ", text)
-    if option and option[1] in options:
-        return (option[1],)
+    option = re.search(r"^(?:\w+: )?([\w.]+): ", text)
+    keys = tuple(option[1].split(".")) if option else ()
+    table: Any = options
+    for key in keys:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    if table is not None and keys:
+        return keys
     quoted = re.search(r"'([^']*)'", text)
     found = list(_places_of(quoted[1], options)) if quoted else []
     return found[0] if len(found) == 1 else ()

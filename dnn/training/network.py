@@ -38,16 +38,16 @@ from dnn.layers import Input, Layer
 from dnn.layers.layer import NoiseSource, Parameter, build_all
 from dnn.layers.nested import leaves_of
 from dnn.losses import Loss
-from dnn.parameters import FlatBuffer, matches, segments_of
+from dnn.parameters import FlatBuffer, chosen, segments_of
 from dnn.precision import Precision
 from dnn.seeds import stream
-from dnn.summaries import LayerSummary, summaries_of
+from dnn.summaries import LayerSummary, built_copies, summaries_of
 
 if TYPE_CHECKING:
     from dnn.optimizers import Update
     from dnn.training.loss_scaling import LossScaling
 
-__all__ = ["BatchPlan", "Network", "NetworkArguments", "PlanKind", "load_rows"]
+__all__ = ["BatchPlan", "Network", "NetworkArguments", "PlanKind", "frozen_parameters", "load_rows"]
 
 PlanKind = Literal["training", "weighted training", "evaluation", "probability"]
 
@@ -252,28 +252,18 @@ class Network:
         An update has to be bound to the buffers anew. Errors as for `Networks.freeze`.
         """
         every = [each.node.name for layer in self.layers for each in layer.parameters]
-        chosen: set[str] = set()
-        for pattern in patterns:
-            keeps = pattern.startswith("!")
-            found = {name for name in every if matches(name, pattern.removeprefix("!"))}
-            if not found:
-                layers = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in every))
-                message = f"freeze: no parameter is called {pattern!r}"
-                raise ConfigurationError(f"{message}; layers with parameters: {layers}")
-            chosen = chosen - found if keeps else chosen | found
-        if chosen == {*self.frozen}:
+        names = {*chosen(patterns, every)}
+        if names == {*self.frozen}:
             return self.frozen
-        if chosen.issuperset(every):
-            raise ConfigurationError(f"freeze: {', '.join(patterns)}: nothing is left to train")
         pairs = zip(leaves_of(self.layers), leaves_of(self.whole_layers), strict=True)
         for layer, whole in pairs:
-            own = [each.node.name for each in layer.parameters if each.node.name in chosen]
+            own = [each.node.name for each in layer.parameters if each.node.name in names]
             layer.frozen = whole.frozen = frozenset(name.rpartition(".")[2] for name in own)
         self._find_trained()
         self.gradients.trained = self._trained_segments
         self.ops.fill(0, self.gradients.flat)
         self._plans.clear()
-        return [name for name in every if name in chosen]
+        return self.frozen
 
     @property
     def frozen(self) -> list[str]:
@@ -568,6 +558,38 @@ class Network:
         # Inputs and variables differ between networks, except for the step number.
         outside = {node for node in order if node.kind in (PLACEHOLDER, VARIABLE)}
         return with_models(nodes, self.models, outside - {self._noise.step})
+
+
+def frozen_parameters(
+    layers: Sequence[Layer], patterns: Sequence[str], *, trains_last: bool = False
+) -> list[str]:
+    """Return what `NeuralNetwork.freeze` would freeze, without allocating any parameter.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        The first is an `Input`. They are left as they are.
+    patterns : sequence of str
+        As for `NeuralNetwork.freeze`.
+    trains_last : bool
+        Whether the last layer with parameters is trained, whatever the patterns say.
+
+    Returns
+    -------
+    list of str
+        Names of parameters.
+
+    Raises
+    ------
+    ConfigurationError
+        If a pattern is of no parameter, or none is left to train.
+    ShapeError
+        If a layer does not take the output of the one before it.
+    """
+    built, _ = built_copies(layers)
+    names = [parameter.node.name for layer in built for parameter in layer.parameters]
+    last = names[-1].rpartition(".")[0] if names else ""
+    return chosen([*patterns, f"!{last}"] if trains_last else patterns, names)
 
 
 def _without_reshapes(node: Node) -> Node:

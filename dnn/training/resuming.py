@@ -115,6 +115,8 @@ def load_progress(path: str | PathLike[str]) -> tuple[Progress, dict[str, Any]]:
 def progress_of(networks: Networks, best: Sequence[Snapshot | None] = ()) -> list[Progress]:
     """Return how far the training of each network has come; called at the end of an epoch.
 
+    All ranks that train a network together call it, and get the same.
+
     Parameters
     ----------
     networks : NeuralNetwork or Ensemble
@@ -130,6 +132,11 @@ def progress_of(networks: Networks, best: Sequence[Snapshot | None] = ()) -> lis
     to_host, states = networks._network.ops.to_host, ended
     if len(ended) < len(seeds):
         states = dict(enumerate(states_of(networks._network, networks._update))) | ended
+    if networks._scheme.communicator is not None:  # of a single network
+        whole = networks._scheme.gathered(networks._network, networks._update)
+        own = states[0]
+        settings = {n: x for n, x in own.arrays.items() if n.startswith("hyperparameter/")}
+        states = {0: State({**whole, **settings}, own.steps)}
     found = []
     for k, seed in enumerate(seeds):
         kept = (best[k] if best else None) or {}
@@ -141,6 +148,8 @@ def progress_of(networks: Networks, best: Sequence[Snapshot | None] = ()) -> lis
 
 def resume_training(networks: Networks, progress: Sequence[Progress]) -> list[Snapshot | None]:
     """Have networks go on where others of the same layers and optimizer have ended.
+
+    All ranks that train a network together call it.
 
     Parameters
     ----------
@@ -165,7 +174,10 @@ def resume_training(networks: Networks, progress: Sequence[Progress]) -> list[Sn
         raise ConfigurationError(f"resume_training: {message}: it takes one for each")
     if len({each.epochs for each in progress}) > 1:
         raise ConfigurationError("resume_training: they are after different numbers of epochs")
-    load_states(networks._network, networks._update, [each.state for each in progress])
+    network, own_part = networks._network, networks._scheme.own_part
+    states = [each.state for each in progress]
+    states = [State(own_part(network, each.arrays), each.steps) for each in states]
+    load_states(network, networks._update, states)
     networks._seeds = [each.seed for each in progress]
     networks._histories = [History(**dataclasses.asdict(each.history)) for each in progress]
     networks._ended, networks._progress = {}, None

@@ -270,17 +270,8 @@ def training_weights(
             raise EvaluationError(
                 f"class_weight is of classes, and {training.name} is for {training.task}"
             )
-        given: Any = class_weight
-        if not isinstance(class_weight, str):
-            names = [str(name) for name in training.class_names or range(training.classes)]
-            for name in class_weight:
-                if name not in names:
-                    there = ", ".join(map(repr, names[:_SHOWN]))
-                    raise EvaluationError(
-                        f"class_weight: {training.name} has no class {name!r} (it has {there})"
-                    )
-            given = {names.index(name): weight for name, weight in class_weight.items()}
-        of_rows = class_weights(training.y, training.classes, given)[training.y]
+        factors: Any = class_factors(class_weight, training)
+        of_rows = class_weights(training.y, training.classes, factors)[training.y]
         weights = of_rows if weights is None else weights * of_rows
     if weights is None:
         return None
@@ -288,6 +279,30 @@ def training_weights(
     if not mean > 0:
         raise EvaluationError(f"{training.name}: all rows to train on have the weight 0")
     return weights / mean
+
+
+def class_factors(
+    given: ClassWeight | Literal["none"] | Sequence[float], data: Dataset
+) -> Literal["balanced"] | dict[int, float] | None:
+    """Return weights of classes, or of labels, as `dnn.NeuralNetwork.fit` takes them.
+
+    They are given for all of them in order, or by name. An `EvaluationError` if there is no such
+    class.
+    """
+    if isinstance(given, str):
+        return "balanced" if given == "balanced" else None
+    if not isinstance(given, Mapping):
+        return dict(enumerate(given))
+    is_classes = data.task == "classification"
+    names = data.class_names or range(data.classes) if is_classes else data.targets
+    number_of = {str(name): number for number, name in enumerate(names or range(data.outputs))}
+    for name in given:
+        if name not in number_of:
+            there = ", ".join(map(repr, [*number_of][:_SHOWN]))
+            raise EvaluationError(
+                f"class_weight: {data.name} has no class {name!r} (it has {there})"
+            )
+    return {number_of[name]: factor for name, factor in given.items()}
 
 
 class SplitData:
@@ -442,7 +457,7 @@ class PreparedSplits:
     def _split(self, job: TrainingJob) -> SplitData:
         parts = prepared(self._data, job, *self._ways)
         if self._are_counts:
-            _check_counts(self._data)
+            check_counts(self._data)
             by = parts[0].scale
             assert by is not None  # targets of a regression always have one
             scale = by.of_counts(self._data.y[job.train])
@@ -469,7 +484,7 @@ class PreparedSplits:
         return (self[number] for number in range(len(self)))
 
 
-def _check_counts(data: Dataset) -> None:
+def check_counts(data: Dataset) -> None:
     """Raise an `EvaluationError` if a target is negative, in its units."""
     import numpy as np
 

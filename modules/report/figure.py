@@ -84,6 +84,9 @@ class Figure:
             if isinstance(panel, (Plot, Heatmap)) and panel.caption:
                 small.append(tag("figure", tag("figcaption", written(panel.caption)), drawing))
             else:
+                if self.is_wide and isinstance(panel, Plot):  # which scrolls on a narrow page
+                    about = {"role": "group", "aria_label": panel.label, "tabindex": 0}
+                    drawing = tag("div", drawing, class_="scrolls", **about)
                 large.append(drawing)
         return tag(
             "div",

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ..trial import Reports
 from .data import STARTED, STATE, STOPPED, TOOK, TRAINER, TRIAL, Sweep, SweepView
@@ -36,7 +36,6 @@ from .panels import (
     scale_for,
     spread,
 )
-from .plotly import Told
 
 Curve: TypeAlias = "Sequence[tuple[float, float]]"
 """Steps, and a value at each."""
@@ -121,7 +120,7 @@ def history(known: Known) -> Figure | None:
         low = [view.axis.low] * len(orders)
         layers.append(Layer("ticks", "failed", "failed or diverged", orders, low))
     plot = Plot(
-        Axis("trials, in order of completion", LinearScale(0.0, float(count))),
+        Axis("trials, in order of completion", LinearScale(0.0, float(count), is_whole=True)),
         Axis(sweep.objective, view.axis),
         layers,
         f"{sweep.direction} {sweep.objective} so far, and that of each trial",
@@ -137,7 +136,7 @@ def cost(known: Known) -> Figure | None:
     sweep, pairs = view.sweep, view.against_cost
     if not pairs:
         return None
-    x = _cost_scale([spent for spent, _ in pairs.values()])
+    x = cost_scale([spent for spent, _ in pairs.values()])
     y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
     front = [row for row in view.front if row in pairs]
     thinned = " It is thinned out." if view.selection.front.thinned else ""
@@ -184,7 +183,8 @@ def _best(
     ]
 
 
-def _cost_scale(costs: Sequence[float]) -> LinearScale | LogScale:
+def cost_scale(costs: Sequence[float]) -> LinearScale | LogScale:
+    """Return the scale of costs, logarithmic if they spread over orders of magnitude."""
     if is_logarithmic(costs):
         return LogScale(min(costs) * 0.9, max(costs) * 1.1)
     return LinearScale(min(0.0, *costs), max(0.0, *costs) * 1.03 or 1.0)
@@ -254,11 +254,6 @@ _CURVES: Final = {
 _OF_BEST: Final = "Predictions of the best trial for rows that it was not trained on"
 
 
-def _of_regression(known: Known) -> list[tuple[str, list[float], list[float]]]:
-    found = known.view.predictions
-    return [] if found is None or not found.are_values else [*found.pairs()][:_TARGETS]
-
-
 def _of_data(name: str, title: str, note: str, panels: Sequence[Panel]) -> Figure | None:
     """Return a figure of the best trial's predictions, named as the data; None without panels."""
     if not panels:
@@ -267,49 +262,54 @@ def _of_data(name: str, title: str, note: str, panels: Sequence[Panel]) -> Figur
     return Figure(name, title, note, [*panels], lambda _: (), is_wide=is_wide, is_of_data=True)
 
 
+def _of_targets(
+    known: Known, drawn: Callable[[str, Sequence[float], Sequence[float]], tuple[Any, ...]]
+) -> list[Panel]:
+    """Return a plot of each target; `drawn` has its axes, points, line, and what it shows."""
+    found = known.view.predictions
+    several = [] if found is None or not found.are_values else [*found.pairs()][:_TARGETS]
+    panels: list[Panel] = []
+    for name, true, predicted in several:
+        x, y, points, line, label = drawn(name, true, predicted)
+        layers = [
+            Layer("dots", "cloud", "rows", *points),
+            Layer("line", "best", "right predictions", [x.scale.low, x.scale.high], line),
+        ]
+        caption = name if len(several) > 1 else ""
+        panels.append(Plot(x, y, layers, label, caption, has_titles=True))
+    return panels
+
+
 @figure
 def predictions(known: Known) -> Figure | None:
     """Describe what the best trial predicts against what is true, of each target."""
-    panels = []
-    several = _of_regression(known)
-    for name, true, predicted in several:
+
+    def against(name: str, true: Sequence[float], predicted: Sequence[float]) -> tuple[Any, ...]:
         scale = _with_room([*true, *predicted])
-        ends = [scale.low, scale.high]
-        layers = [
-            Layer("dots", "cloud", "rows", true, predicted),
-            Layer("line", "best", "right predictions", ends, ends),
-        ]
         axes = Axis(name, scale), Axis(f"predicted {name}", scale)
-        caption = name if len(several) > 1 else ""
-        panels.append(Plot(*axes, layers, f"predicted {name} against true", caption))
+        label = f"predicted {name} against true"
+        return *axes, (true, predicted), [scale.low, scale.high], label
+
     note = f"{_OF_BEST}, in the units of the data: on the line they are right."
-    return _of_data("predictions", "Predicted against true", note, panels)
+    return _of_data("predictions", "Predicted against true", note, _of_targets(known, against))
 
 
 @figure
 def residuals(known: Known) -> Figure | None:
     """Describe what is left, true less predicted, against what is predicted, of each target."""
-    panels = []
-    several = _of_regression(known)
-    for name, true, predicted in several:
-        left = [a - b for a, b in zip(true, predicted, strict=True)]
-        most = 1.08 * max(map(abs, left)) or 1.0
-        across = _with_room(predicted)
-        layers = [
-            Layer("dots", "cloud", "rows", predicted, left),
-            Layer("line", "best", "right predictions", [across.low, across.high], [0.0, 0.0]),
-        ]
-        axes = (
-            Axis(f"predicted {name}", across),
-            Axis(f"residual of {name}", LinearScale(-most, most)),
-        )
-        caption = name if len(several) > 1 else ""
-        panels.append(Plot(*axes, layers, f"residuals of {name}", caption))
+
+    def left(name: str, true: Sequence[float], predicted: Sequence[float]) -> tuple[Any, ...]:
+        rest = [a - b for a, b in zip(true, predicted, strict=True)]
+        most = 1.08 * max(map(abs, rest)) or 1.0
+        x = Axis(f"predicted {name}", _with_room(predicted))
+        y = Axis(f"residual of {name}", LinearScale(-most, most))
+        return x, y, (predicted, rest), [0.0, 0.0], f"residuals of {name}"
+
     note = (
         "What is true less what is predicted, in the units of the data. A bend, or a fan that "
         "opens, is something that the network has not learned."
     )
-    return _of_data("residuals", "Residuals", note, panels)
+    return _of_data("residuals", "Residuals", note, _of_targets(known, left))
 
 
 @figure
@@ -322,12 +322,18 @@ def confusion(known: Known) -> Figure | None:
     if found.is_class:
         panels = [_confused("", found.true[0], found.predicted[0])]
     elif not found.are_values:
-        given = zip(found.names, found.true, found.predicted, strict=True)
-        panels = [_confused(name, *pair) for name, *pair in [*given][:_PLANES]]
+        given = [*zip(found.names, found.true, found.predicted, strict=True)][:_PLANES]
+        panels = [_confused(f"{name}, F1 {_f1(*pair):.2f}", *pair) for name, *pair in given]
     panels = [panel for panel in panels if len(panel.labels[0]) <= _CLASSES]
     got = "of each class" if found.is_class else "without (0) and with (1) each label"
     note = f"{_OF_BEST}: how many {got} got each prediction; the diagonal is right."
     return _of_data("confusion", "Confusion", note, panels)
+
+
+def _f1(true: Sequence[str], predicted: Sequence[str]) -> float:
+    """Return the F1 score of a label, as `dnn.metrics` has it: 0 if nobody has or gets it."""
+    hits = sum(a == b == "1" for a, b in zip(true, predicted, strict=True))
+    return 2 * hits / (true.count("1") + predicted.count("1") or 1)
 
 
 def _confused(name: str, true: Sequence[str], predicted: Sequence[str]) -> Heatmap:
@@ -510,7 +516,7 @@ def timeline(known: Known) -> Figure | None:
     return Figure("timeline", "When trials ran", note, [plot], view.tell)
 
 
-# -- one trial, several sweeps --------------------------------------------------------------------
+# -- one trial ------------------------------------------------------------------------------------
 
 
 def trial_curves(sweep: Sweep, reports: Reports) -> Figure | None:
@@ -533,65 +539,3 @@ def trial_curves(sweep: Sweep, reports: Reports) -> Figure | None:
     if not panels:
         return None
     return Figure("curve", "Learning curve", "What it has reported.", panels, lambda _: ())
-
-
-def comparison_figures(views: Mapping[str, SweepView]) -> dict[str, Figure]:
-    """Return figures over several sweeps, by their names: ``history`` and ``cost``.
-
-    The best so far against the number of trials, and the fronts of quality against cost.
-    """
-    first = next(iter(views.values())).sweep
-    better = f"The {first.direction} {words(first.objective)} so far"
-    steps = {
-        name: {row: (view.orders[row] + 1.0, view.objective_of(row)) for row in view.steps}
-        for name, view in views.items()
-    }
-    fronts = {
-        name: {row: pair for row in view.front if (pair := view.against_cost.get(row))}
-        for name, view in views.items()
-    }
-    counts = [view.selection.count for view in views.values()]
-    values = [y for places in steps.values() for _, y in places.values()]
-    pairs = [pair for places in fronts.values() for pair in places.values()]
-    described = []
-    if values:
-        plot = Plot(
-            Axis("trials, in order of completion", LinearScale(0.0, float(max(1, *counts)))),
-            Axis(first.objective, focus(values, first.maximise)),
-            _lines_of(steps, counts),
-            f"{first.direction} {first.objective} so far, of each sweep",
-        )
-        described.append(("history", "History", f"{better}, of each sweep.", plot))
-    if pairs:
-        ends = [max((x for x, _ in places.values()), default=0.0) for places in fronts.values()]
-        plot = Plot(
-            Axis(with_unit(first.cost), _cost_scale([spent for spent, _ in pairs])),
-            Axis(first.quality, focus([y for _, y in pairs], first.maximise_quality)),
-            _lines_of(fronts, ends),
-            f"fronts of {first.quality} against {first.cost}, of each sweep",
-        )
-        title = f"{words(first.quality).capitalize()} against {words(first.cost)}"
-        note = "Of each sweep the Pareto front: none of its trials is both better and cheaper."
-        described.append(("cost", title, note, plot))
-
-    def tell(row: object) -> Told:
-        number, _, place = str(row).partition(".")
-        name, view = list(views.items())[int(number)]
-        trial, *others = view.tell(int(place))
-        return [trial, ("run", name), *others]
-
-    return {name: Figure(name, title, note, [plot], tell) for name, title, note, plot in described}
-
-
-def _lines_of(
-    places_of: Mapping[str, Mapping[int, tuple[float, float]]], ends: Sequence[float]
-) -> list[Layer]:
-    """Return stairs and dots for each sweep."""
-    layers = []
-    for number, ((name, places), end) in enumerate(zip(places_of.items(), ends, strict=True)):
-        style, rows = f"r{number}", [f"{number}.{row}" for row in places]
-        xs, ys = ([pair[axis] for pair in places.values()] for axis in (0, 1))
-        if xs:
-            layers.append(Layer("stairs", style, name, [*xs, end], [*ys, ys[-1]]))
-            layers.append(Layer("dots", style, name, xs, ys, rows))
-    return layers

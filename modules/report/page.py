@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from diel import format_duration, format_value
 
 from ..trial import OUT_OF_TIME
+from .comparison import comparison_figures
 from .data import REASON, TRIAL, RankAccount, SweepView
 from .figure import FULL, HALF, Figure
-from .figures import comparison_figures, figures_of
+from .figures import figures_of
 from .importance import Importance, importance
 from .markup import (
     Markup,

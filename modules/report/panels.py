@@ -42,10 +42,11 @@ class Scale(Protocol):
 
 @dataclass(frozen=True)
 class LinearScale:
-    """A linear scale; values beyond an end are placed on it."""
+    """A linear scale; values beyond an end are placed on it, and ticks may be whole numbers."""
 
     low: float
     high: float
+    is_whole: bool = False
 
     def place(self, value: Any) -> float | None:
         """Return where a value lies."""
@@ -65,6 +66,7 @@ class LinearScale:
             return [(0.0, show(self.low)), (1.0, show(self.high))]
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+        step = max(step, 1.0) if self.is_whole else step
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
@@ -196,7 +198,8 @@ def is_logarithmic(numbers: Sequence[float]) -> bool:
 
 def spread(numbers: Sequence[float]) -> LinearScale:
     """Return a linear scale over numbers."""
-    return LinearScale(min(numbers), max(numbers))
+    is_whole = all(float(number).is_integer() for number in numbers)
+    return LinearScale(min(numbers), max(numbers), is_whole)
 
 
 def focus(numbers: Sequence[float], maximise: bool, far: float = _FAR) -> LinearScale:
@@ -298,7 +301,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Plot:
-    """Layers between two axes; with a caption it is one of several small ones."""
+    """Layers between two axes; with a caption it is one of several smaller ones.
+
+    Those are without titles on their axes, unless `has_titles`.
+    """
 
     x: Axis
     y: Axis
@@ -306,6 +312,7 @@ class Plot:
     label: str
     """What it shows, for those who cannot see it."""
     caption: str = ""
+    has_titles: bool = False
 
     def thinned(self) -> Plot:
         """Return the plot with a part of its dots, if there are very many."""

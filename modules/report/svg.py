@@ -91,7 +91,9 @@ class Frame:
         for where, label in self.x.ticks(ticks[0]):
             x = self.across(where)
             lines.append(_line(x, bottom, x, bottom + 4, "axis"))
-            labels.append(text(x, bottom + 17, format_value(label, longest=14), "tick middle halo"))
+            shown = format_value(label, longest=14)
+            inside = min(x, self.width - len(shown) * _LETTER / 2)
+            labels.append(text(inside, bottom + 17, shown, "tick middle halo"))
         lines.append(_line(self.left, bottom, right, bottom, "axis"))
         middle = (self.left + right) / 2
         labels.append(text(middle, self.height - 5, titles[0], "name middle halo"))
@@ -104,13 +106,14 @@ class Frame:
 
 @draw.register
 def _(plot: Plot, width: float, written: Written) -> Markup:
-    if plot.caption:
+    if plot.caption and not plot.has_titles:
         frame = Frame(*_SMALL, plot.x.scale, plot.y.scale, 48.0, 16.0, 8.0, 24.0)
         titles, ticks = ("", ""), (5, 3)
     else:
+        width, height = _PLANE if plot.caption else (width, _HEIGHT)
         longest = max((len(label) for _, label in plot.y.scale.ticks(5)), default=0)
         left = min(0.35 * width, max(58.0, longest * _LETTER + 14))
-        frame = Frame(width, _HEIGHT, plot.x.scale, plot.y.scale, left)
+        frame = Frame(width, height, plot.x.scale, plot.y.scale, left)
         titles = (_cut(written(plot.x.title), width - left), _cut(written(plot.y.title), width))
         ticks = (max(2, min(6, int(width / 80))), 5)
     content = [_LAYERS[layer.kind](layer, frame) for layer in plot.layers]
@@ -183,7 +186,7 @@ def _(plane: Heatmap, width: float, written: Written) -> Markup:
     x, y = plane.scales()
     size = _PLANE if plane.caption else (width, _PLANE[1])
     longest = max(map(len, plane.labels[1]), default=0)
-    left = 64.0 if plane.are_trials else min(120.0, longest * _LETTER + 24)
+    left = min(120.0, max(64.0, longest * _LETTER + 24))
     frame = Frame(*size, x, y, left)
     values = [value for row in plane.value for value in row]
     low, high = min(values), max(values)
@@ -251,7 +254,9 @@ def _(shares: StackedBars, width: float, written: Written) -> Markup:
 def _(parallel: ParallelCoordinates, width: float, written: Written) -> Markup:
     lanes = len(parallel.axes)
     width, height = max(width, _AXIS_ROOM * lanes), 380.0
-    top, bottom, left, right = 44.0, height - 18.0, 74.0, width - 64.0
+    longest = max((len(label) for _, label in parallel.ticks(parallel.axes[0], 6)), default=0)
+    left, right = min(150.0, max(74.0, longest * _LETTER + 16)), width - 64.0
+    top, bottom = 44.0, height - 18.0
     across = [left + lane * (right - left) / (lanes - 1) for lane in range(lanes)]
 
     def down(where: float) -> float:
@@ -264,9 +269,10 @@ def _(parallel: ParallelCoordinates, width: float, written: Written) -> Markup:
         points = [(x, down(where)) for x, where in places if where is not None]
         style = "best" if row == parallel.rows[-1] else f"q{shade}"
         lines.append(_polyline(points, style, row))
+    rooms = [left, *[min(170.0, (right - left) / (lanes - 1))] * (lanes - 1)]
     axes = [
-        _parallel_axis(axis, parallel, x, (top, bottom), written)
-        for axis, x in zip(parallel.axes, across, strict=True)
+        _parallel_axis(axis, parallel, x, (top, bottom), int(room / _LETTER) - 2, written)
+        for axis, x, room in zip(parallel.axes, across, rooms, strict=True)
     ]
     drawing = tag(
         "svg",
@@ -300,15 +306,23 @@ def _(parallel: ParallelCoordinates, width: float, written: Written) -> Markup:
 
 
 def _parallel_axis(
-    axis: Axis, parallel: ParallelCoordinates, x: float, ends: tuple[float, float], written: Written
+    axis: Axis,
+    parallel: ParallelCoordinates,
+    x: float,
+    ends: tuple[float, float],
+    room: int,
+    written: Written,
 ) -> Markup:
-    """Draw an axis of parallel coordinates, with the area in which a range is chosen."""
+    """Draw an axis of parallel coordinates, with the area in which a range is chosen.
+
+    There is `room` for so many letters beside it.
+    """
     top, bottom = ends
     marks = [tag("title", axis.title), _line(x, top, x, bottom, "axis")]
     for where, label in parallel.ticks(axis, 6):
         y = bottom - where * (bottom - top)
         marks.append(_line(x - 4, y, x, y, "axis"))
-        marks.append(text(x - 8, y + 4, format_value(label, longest=14), "tick end halo"))
+        marks.append(text(x - 8, y + 4, format_value(label, longest=room), "tick end halo"))
     style = "name middle" + (" chosen" if axis is parallel.axes[-1] else "")
     marks.append(text(x, 20, format_value(written(axis.title), longest=18), style))
     marks.append(

@@ -25,6 +25,7 @@ from typing import Any, Final
 from diel import open_regular, replace_file
 
 from ..objective import Objective, ObjectiveError
+from ..report.comparison import comparison_figures
 from ..report.data import (
     CURVE,
     DONE,
@@ -38,7 +39,7 @@ from ..report.data import (
     SweepView,
 )
 from ..report.figure import Figure
-from ..report.figures import comparison_figures, figures_of, trial_curves
+from ..report.figures import figures_of, trial_curves
 from ..report.live import now
 from ..report.page import GrowingImportance, comparison_page
 from ..report.panels import ParallelCoordinates

@@ -142,7 +142,8 @@ from diel.cli.main import main
 from diel.executive.batch_scripts import SCHEDULERS, batch_job
 from diel.executive.launch import is_one_machine
 from diel.gui.forms import fields_of
-from modules.hyperparameters import Hyperparameters, layers_of, loss_of, optimizer_of
+from modules.hyperparameters import Hyperparameters, loss_of, optimizer_of
+from modules.networks import layers_of
 from pathlib import Path
 from modules.master import Options, option_variants
 from modules.report import Moment, Sweep, write_report

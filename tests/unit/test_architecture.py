@@ -65,18 +65,21 @@ LAYERS = {
         attributes problems
         layer_list
         hyperparameters parallel pareto predictions space trial
+        networks
         objective strategies
         evaluation
         tabular trial_plan
-        pretrained
+        pretrained space_check
         options report
         search
         sweep
-        best_network checkpoints compute sklearn_trainer torch_trainer
+        best_network checkpoints compute
         trainer_options
-        fused
+        trainer_data
+        fused sklearn_trainer torch_trainer
         training
-        master trainer
+        trainer
+        master
         reporter tensorboard
     """,
 }
@@ -521,6 +524,7 @@ def test_the_public_names_of_dnn() -> None:
         "encode",
         "free_bytes",
         "free_memory",
+        "frozen_parameters",
         "impute",
         "layer_kinds",
         "layer_summaries",

@@ -65,6 +65,17 @@ def test_no_bit_of_a_frozen_parameter_changes(name, accumulate):
             np.testing.assert_array_equal(array, states[each])
 
 
+@pytest.mark.parametrize("patterns", [(), BODY, ("residual_1",), ("*conv2d_1", "!*.bias")])
+def test_what_would_be_frozen_is_known_before_a_network_is_built(patterns):
+    model = NeuralNetwork(layers())
+    assert dnn.frozen_parameters(layers(), patterns) == model.freeze(*patterns)
+    *body, _, _ = model.parameters
+    assert dnn.frozen_parameters(layers(), ["*"], trains_last=True) == body
+    for wrong, text in (("*", "nothing is left to train"), ("lstm_1", "no parameter is called")):
+        with pytest.raises(ConfigurationError, match=text):
+            dnn.frozen_parameters(layers(), [wrong])
+
+
 def test_the_rest_is_trained_as_if_the_frozen_part_were_data():
     """The head alone, trained on what the body puts out, comes to the same."""
     x, y = data()

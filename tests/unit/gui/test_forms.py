@@ -20,7 +20,7 @@ from diel.gui.forms import (
 )
 from diel.workflow.model import Group, Module
 from modules.master import Options
-from modules.options import space_problems
+from modules.space_check import space_problems
 from modules.trainer import Options as TrainerOptions
 
 

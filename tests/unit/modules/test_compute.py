@@ -263,7 +263,8 @@ def test_how_many_networks_of_other_layers_pay_is_measured_when_they_are_met(
     def losses(table: str | None) -> list[Any]:
         options = {**given, **({"table": table} if table else {})}
         train = trainer.prepare(options, Path())
-        train._together._table = train._table and train._table.kept_in(tmp_path)
+        table = train._setting.table
+        train._together._table = table and table.kept_in(tmp_path)
         reports = [Report(0, seed, options={}, folder=Path()) for seed in (1, 2, 3)]
         together = train.train_together([(point, report) for report in reports])
         assert [found is None for found in together] == [table is None] * 3

@@ -96,6 +96,8 @@ def test_losses_and_class_weights_together_and_alone(options: Any) -> None:
     # A loss that is a parameter stands in the place of the metric.
     assert ["loss" in one for one in found] == ["loss" not in point for point in points]
     assert len({str(one) for one in found}) > 2
+    by_name = {**points[2], "class_weight": {"0": 1.0, "1": 5.0}}
+    assert timeless(alone(train, by_name, 5)) == found[2]
 
 
 @pytest.mark.parametrize("method", ["holdout", "nested"])

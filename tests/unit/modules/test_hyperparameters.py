@@ -20,18 +20,19 @@ from dnn.optimizers import OPTIMIZERS
 from dnn.optimizers.schedules import SCHEDULES
 from dnn.precision import PRECISIONS, Dtype
 from modules import trainer
+from modules.evaluation import class_factors
 from modules.hyperparameters import (
     Hyperparameters,
-    class_weight_of,
     defaults,
     free_in_a_plan,
-    layers_of,
     loss_of,
     loss_problem,
     optimizer_of,
+    parameters_with,
 )
-from modules.options import parameter_problems, parameters_with
+from modules.networks import layers_of
 from modules.space import Space
+from modules.space_check import parameter_problems
 from modules.trial import METRICS
 
 
@@ -170,7 +171,9 @@ def test_every_loss_trains_with_its_options(name: str) -> None:
     model = NeuralNetwork(layers, loss, optimizer_of(wanted, 12), seed=1)
     y = np.arange(12) % count if takes == "classes" else np.eye(count)[np.arange(12) % count]
     x = np.random.default_rng(0).normal(size=(12, 5))
-    history = model.fit(x, y, class_weight=class_weight_of(wanted), progress=False)
+    data = dnn.Dataset(x, np.arange(12) % count, count, "cases")
+    weights = class_factors(wanted.class_weight, data)
+    history = model.fit(x, y, class_weight=weights, progress=False)
     assert np.isfinite(history.loss[0])
     if name == "quantile":
         assert model(x).shape == (12, 6)

@@ -14,8 +14,9 @@ import dnn
 from diel.errors import WorkflowError
 from diel.loading.functions import check_options
 from diel.workflow.load import read_draft
-from modules.hyperparameters import Hyperparameters, layers_of
+from modules.hyperparameters import Hyperparameters
 from modules.layer_list import filled, references, rows_of, with_layers
+from modules.networks import layers_of
 from modules.trainer import Options, describe_network, prepare
 from modules.trial import Report
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modules.tabular import load_split
+from modules.trainer_data import load_split
 from modules.trial import Report, TrialResult, run_trial
 
 

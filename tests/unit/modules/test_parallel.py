@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from dnn import ConfigurationError, NeuralNetwork, distributed, mlp
 from dnn.distributed import Communicator, run_on_threads
 from modules import trainer
-from modules.options import stage_problems
 from modules.parallel import SCHEMES, Parallel
 from modules.space import Space
+from modules.space_check import stage_problems
 from modules.trial import Report
 
 
@@ -67,6 +67,13 @@ def parallel(given: Any, processes: int = 2) -> trainer.Options:
             "time_limit",
             "a trial of several ranks cannot run in a process beside them",
             "remove time_limit",
+        ),
+        (
+            2,
+            {"training": {"parallel": "local_sgd"}, "checkpoints": {}},
+            "checkpoints",
+            'which trainings by scheme "local_sgd" do not',
+            'training.parallel = "data"',
         ),
         *(
             (2, {"training": {"parallel": given}}, "parallel", words, remedy)

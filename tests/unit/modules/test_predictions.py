@@ -113,7 +113,7 @@ def test_each_label_has_a_plane_of_its_own(tmp_path: Path) -> None:
     )
     figures = figures_of(view_of(tmp_path / "p.csv"), None)
     red, blue = figures["confusion"].panels
-    assert (red.caption, blue.caption) == ("red", "blue")
+    assert (red.caption, blue.caption) == ("red, F1 0.67", "blue, F1 1.00")
     assert red.trials == [[1, 1], [1, 0]]
     assert "how many without (0) and with (1) each label" in figures["confusion"].note
     assert "predictions" not in figures

@@ -118,7 +118,7 @@ def test_a_sweep_has_the_objective_of_its_data() -> None:
     assert found.objective == ["rmse"]
     assert not found.objectives()[0].maximise
     on_a_rank = {"options_of": {"trainer": {"dataset": "diabetes"}}}
-    assert master.Options.model_validate({"space": space}, context=on_a_rank) == found
+    assert master.Options.model_validate({"space": space}, context=on_a_rank).objective == ["rmse"]
     plain = {"space": {"epochs": 3}}
     for options, objective in (
         ({"dataset": "digits"}, "accuracy"),

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from modules.report import Moment, Sweep
+from modules.report.comparison import comparison_figures
 from modules.report.data import RowSelection, SweepView
-from modules.report.figures import comparison_figures, figures_of, trial_curves
+from modules.report.figures import figures_of, trial_curves
 from modules.report.page import analyse
+from modules.report.panels import spread
 from modules.report.plotly import THEMES
 
 SWEEP = Sweep("study", "accuracy", True, ("rate", "hidden", "kind"), expected=60)
@@ -189,3 +191,8 @@ def test_a_sweep_far_worse_than_those_beside_it_stands_at_the_edge() -> None:
     figure = comparison_figures(views)["history"].plotly()
     low, high = figure["layout"]["yaxis"]["range"]
     assert all(low < y < high for trace in figure["data"] for y in trace["y"])
+
+
+def test_steps_and_trials_are_whole_numbers() -> None:
+    assert [label for _, label in spread([1, 2, 3]).ticks(6)] == ["1", "2", "3"]
+    assert [label for _, label in spread([1, 1.5, 2]).ticks(3)] == ["1.0", "1.5", "2.0"]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from modules import trainer
 from modules.evaluation import EvaluationError, EvaluationOptions, NestedFold, data_warnings
-from modules.tabular import load_split
+from modules.trainer_data import load_split
 from modules.trial import Trial
 
 DRAW = np.random.default_rng(3)
@@ -205,7 +205,7 @@ def test_other_estimators_split_alike(
 def test_other_estimators_split_by_one_column(tmp_path: Path) -> None:
     write(tmp_path)
     given = {"dataset": "csv", "path": "mine.csv", "groups": "patient", "time": "day"}
-    with pytest.raises(EvaluationError, match="groups and time: rows are split by one column"):
+    with pytest.raises(ValueError, match="groups and time: rows are split by one column"):
         load_split(given, tmp_path)
 
 

@@ -14,7 +14,7 @@ from dnn.data.known_sets import SOURCES
 from dnn.data.loading import DATASETS
 from modules import tabular, trainer
 from modules.sweep.runners import Limits
-from modules.tabular import load_split
+from modules.trainer_data import load_split
 from modules.trial import Report, Trial
 
 
@@ -76,6 +76,10 @@ def test_data_by_path_is_found_beside_the_workflow_file(
             'shift: unknown key "side"',
         ),
         ({"dataset": "digits", "augment": [{"name": "cutout", "side": 0}]}, "Cutout: side"),
+        (
+            {"dataset": "digits", "augment": [{"name": "crop", "size": [12, 12]}]},
+            "12 pixels are more than the 8 that there are",
+        ),
         ({"dataset": "breast_cancer", "augment": ["flip"]}, "and breast_cancer is a table"),
         ({"train": "./mine.py:train", "augment": ["flip"]}, "augment: of a dataset"),
     ],
@@ -252,3 +256,11 @@ def test_limits_make_a_process_of_its_own(tmp_path: Path) -> None:
     assert options.limits == Limits(time_s=2.0, memory_bytes=2**30)
     assert options.limits.needs_process
     assert trainer_options(tmp_path, dataset="digits", isolated=True).limits.needs_process
+
+
+def test_changes_of_larger_images_than_there_are(tmp_path: Path) -> None:
+    np.savez(tmp_path / "made.npz", x=np.zeros((30, 5, 4), np.uint8), y=np.arange(30) % 3)
+    given = {"dataset": "npz", "path": "made.npz", "augment": [{"name": "crop", "size": [5, 5]}]}
+    options = trainer_options(tmp_path, **given)
+    problem, _ = trainer.look_at_data(options, tmp_path)
+    assert problem == "augment: Crop: 5 pixels are more than the 4 that there are"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from diel.testing import Module, run_modules
+from dnn.distributed import Communicator, run_on_threads
 from modules import master, trainer, training
-from modules.checkpoints import FOLDER, point_without_epochs
+from modules.checkpoints import FOLDER, Checkpoints, point_without_epochs
 from modules.hyperparameters import Hyperparameters
 from modules.sweep.ledger import ledger_path, trials_of
 from modules.trial import Report, run_trial
@@ -231,8 +232,6 @@ def test_a_second_sweep_goes_on_from_the_first(
     expected = sweep(tmp_path, tmp_path / "whole", 9)
     sweep(tmp_path, tmp_path / "first", 4)
     assert len(list((tmp_path / "first" / FOLDER / "group.trainer").iterdir())) == 2
-    from modules.checkpoints import Checkpoints
-
     found = []
     inner = Checkpoints.find
 
@@ -246,6 +245,37 @@ def test_a_second_sweep_goes_on_from_the_first(
         assert timeless(record["metrics"]) == timeless(other["metrics"])
         assert timeless(record["reports"]) == timeless(other["reports"])
     assert [resumed.progress.epochs for resumed in found] == [4, 4]
+
+
+@pytest.mark.parametrize("given", ["data", {"scheme": "data", "sharded": True}], ids=str)
+@pytest.mark.parametrize("patience", [None, 3])
+def test_trainings_of_several_ranks_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: Any, patience: Any
+) -> None:
+    point = {**DROPPING, "batch_norm": True}
+    resumed: list[Any] = []
+    inner = Checkpoints.find
+    monkeypatch.setattr(
+        Checkpoints, "find", lambda *given: resumed.append(inner(*given)) or resumed[-1]
+    )
+
+    def trials(options: Any, budgets: Sequence[int]) -> Callable[[Communicator], Any]:
+        def on_rank(communicator: Communicator) -> Any:
+            parallel = {"training": {"parallel": given}, "patience": patience}
+            asked = trainer.Options(dataset="breast_cancer", checkpoints=options, **parallel)
+            train = asked.task(Path(), kept_in=tmp_path).load()
+            for epochs in budgets:
+                report = Report(0, 3, options={}, folder=Path(), communicator=communicator)
+                metrics = train({**point, "epochs": epochs}, report)
+            return timeless(metrics), timeless(report.curve.points)
+
+        return on_rank
+
+    expected = run_on_threads(2, trials(None, [5]))
+    assert run_on_threads(2, trials({}, [2, 5])) == expected
+    assert [each.progress.epochs for each in resumed if each is not None] == [2, 2]
+    names = sorted(path.name.rpartition("-")[2] for path in tmp_path.iterdir())
+    assert names == ["2.safetensors", "5.safetensors"]
 
 
 def test_points_that_differ_in_their_epochs_alone_may_have_one_seed(tmp_path: Path) -> None:

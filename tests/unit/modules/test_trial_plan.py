@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from diel.testing import Module, run_modules
 from dnn import EarlyStopping, NeuralNetwork, load
 from modules import master, trainer, training
-from modules.hyperparameters import Hyperparameters, batch_size_of, layers_of, optimizer_of
+from modules.hyperparameters import Hyperparameters, batch_size_of, optimizer_of
+from modules.networks import layers_of
 from modules.sweep.ledger import ledger_path, trials_of
 from modules.sweep.output import export
 from modules.trial import Report, run_trial, trial_seed
