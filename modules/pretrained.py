@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .tabular import place_of_data
 
 if TYPE_CHECKING:
-    from dnn import Dataset, Ensemble, Layer, NeuralNetwork
+    from dnn import Dataset, Ensemble, NeuralNetwork
 
 RUN_DIRECTORY: Final = "DIEL_RUN_DIR"
 """What a path begins with, behind a $, that an earlier module of the same run writes."""
