@@ -16,6 +16,7 @@ import pkgutil
 from .strategy import MOST_COUNTED, WAIT, Grid, Random, Strategy, Wait
 from .cross_entropy import CrossEntropy
 from .tpe import TPE
+from .nsga2 import Nsga2
 from .stopping import (
     Cohort,
     Cutoffs,
@@ -47,6 +48,7 @@ __all__ = [
     "Hyperband",
     "Lagged",
     "Median",
+    "Nsga2",
     "OptunaSearch",
     "Random",
     "StoppingRule",

@@ -14,9 +14,7 @@ from pydantic import ValidationError
 import dnn
 from dnn import NeuralNetwork, mlp
 from modules import trainer
-from modules.options import problem_with_frozen
 from modules.pretrained import Pretrained
-from modules.space.space import Space
 from modules.trial import Report, run_trial
 
 pytest.importorskip("sklearn", reason="the data come with scikit-learn")
@@ -133,32 +131,6 @@ def test_a_trial_that_does_not_fit_says_why(
     failed = tried(train, {**POINT, **point})
     with pytest.raises(AssertionError, match=words):
         raise AssertionError(failed.reason)
-
-
-LISTED = [{"type": "conv2d", "filters": "$n", "window": 3}, {"type": "flatten"}]
-
-
-@pytest.mark.parametrize(
-    ("trainer", "space", "words"),
-    [
-        ({"freeze": ["*"], "head": "new"}, {}, ""),
-        ({"freeze": ["*"]}, {}, "freeze: *: nothing is left to train"),
-        ({"freeze": ["dense_1"]}, {}, "no parameter is called 'dense_1'; layers with parameters"),
-        ({"freeze": ["fully_connected_2"]}, {"hidden": [[8], [8, 8]]}, ""),
-        ({"freeze": ["fully_connected_3"]}, {"hidden": [[8], [8, 8]]}, "'fully_connected_3'"),
-        ({"freeze": ["lstm_1"]}, {}, "no parameter is called 'lstm_1'"),
-        ({"freeze": ["conv2d_1.weight"], "layers": LISTED}, {"n": [2, 4]}, ""),
-        ({"freeze": ["conv2d_2"], "layers": LISTED}, {"n": [2, 4]}, "conv2d_1, fully_connected_1"),
-        ({"freeze": ["embed_columns_1"], "dataset": "csv"}, {}, ""),
-    ],
-)
-def test_what_can_be_frozen_is_known_before_anything_runs(
-    trainer: dict[str, Any], space: dict[str, Any], words: str
-) -> None:
-    options = {"dataset": "csv" if "layers" in trainer else "digits", **trainer}
-    found = problem_with_frozen(Space.parse({"learning_rate": [0.1, 0.2], **space}), options)
-    assert words in found
-    assert bool(words) == bool(found)
 
 
 def test_what_is_loaded_need_not_be_frozen(weights: Path) -> None:
