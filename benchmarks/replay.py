@@ -211,7 +211,7 @@ def chosen(only: str, quick: bool) -> list[tuple[str, Policy]]:
     for group, (base, policies) in POLICIES.items():
         for policy in (base, *policies):
             wanted = only.lower() in f"{group}: {policy.name}".lower() or policy == base
-            wanted &= not quick or policy in (TODAY, RAY_RANDOM, RAY, DRAWN, FUSED)
+            wanted &= not quick or policy in (TODAY, RAY_RANDOM, RAY, DRAWN, TAUGHT, FUSED_TAUGHT)
             if wanted and policy.name not in names:
                 names.add(policy.name)
                 rows.append((group, policy))

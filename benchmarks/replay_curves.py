@@ -1,12 +1,11 @@
 """Record the learning curves that `replay.py` searches: networks of the race, trained to the end.
 
-    python replay_curves.py TASK [--budget-s 480]
+    python replay_curves.py TASK [--budget-s 480 | --costs | --fit]
 
 A structure is a depth, a width, an activation and a batch size; there are 180. For each, some
 points of learning rate, momentum and weight decay are trained at once, 30 epochs each, and scored
 on the validation rows after every epoch, on the test rows after the last. What is recorded stays in
-``curves/TASK.npz``: a call goes on where the last one ended, a round of 8 points for every
-structure before the next round, so that a part of the table is balanced too.
+``curves/TASK.npz``: a call goes on where the last one ended, narrow networks first, see `PASSES`.
 
 Seconds are those of the process' CPU, so that other processes hardly change them: an epoch of each
 plan with its look at the validation rows, by the number of networks in it.
