@@ -18,7 +18,8 @@ import os
 import time
 from pathlib import Path
 
-os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
+if __name__ == "__main__":  # before NumPy is loaded
+    os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1")
 
 import numpy as np
 from race_tasks import split
