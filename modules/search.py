@@ -26,7 +26,7 @@ from .evaluation import Evaluated, SelectionBias
 from .objective import Judgement, judge
 from .options import SweepOptions
 from .pareto import ParetoFront
-from .space import Parameters, Space
+from .space import Finite, Parameters, Space
 from .strategies import (
     MOST_COUNTED,
     Cutoffs,
@@ -135,8 +135,12 @@ class Search:
         Whether any trial may be asked for, at any time, on any rank.
     learns : bool
         Whether results change which trials are asked for.
+    chooses_by_results : bool
+        Whether results change which points are asked for, and not only which trials are stopped.
     alike : int
         Of so many trials in a row, all have networks that can be trained in one plan.
+    has_one_structure : bool
+        Whether the networks of all points can be trained in one plan.
     best : (int, dict, tuple) or None
         Trial, parameters and values of the best so far.
     """
@@ -156,8 +160,12 @@ class Search:
             lag,
         )
         self.learns = not getattr(self.strategy, "is_stateless", False)
+        self.chooses_by_results = not getattr(self._own_strategy, "is_stateless", False)
         self.alike = options.alike or 1
         self._free = options.free
+        given = self.space.dimensions.items()
+        varied = {name for name, each in given if not isinstance(each, Finite) or len(each) > 1}
+        self.has_one_structure = varied <= self._free
         # The first points of cohorts that are alike, by their trials.
         self._first: dict[int, Parameters] = {}
         self.is_stateless = not self.learns and self.alike == 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..strategies import Wait
 from .joined_workers import JoinedWorkers, leases_ahead
-from .leases import Pace, TrialQueue
+from .leases import TARGET_S, Pace, TrialQueue
 from .messages import Lease, Tags
 from .results import COMPUTED_BY
 from .steering import Steering
@@ -29,6 +29,9 @@ _OWN_TRAINERS: Final = ""
 """Stands for the trainers of this run, in place of a worker's name."""
 _MOST_ADAPTIVE: Final = 16
 """Caps the lease where the strategy learns, so that results reach it soon; cohorts stay whole."""
+_MOST_IN_ONE_PLAN: Final = 8
+"""Caps it where networks of all points are trained in one plan and results choose the next points:
+of 4, 8 and 16 the best in the replays of docs/performance.md."""
 
 
 class Dispatcher:
@@ -116,14 +119,31 @@ class Dispatcher:
         """Return how many trials to ask for: of those that are alike, whole cohorts if possible."""
         alike = self._search.alike
         if self._search.learns:
-            count = min(count, max(_MOST_ADAPTIVE, alike))
+            count = min(count, max(self._most_adaptive(), alike))
         start = self._search.place(self._queue.upcoming(1)[0])
         whole = (start + count) // alike * alike - start
         return whole if whole > 0 else count
 
+    def _most_adaptive(self) -> int:
+        """Return how many points a strategy that learns is asked for at once.
+
+        One that chooses by results is asked for few: points that are asked for before results are
+        there cost more than what waiting costs, but for trials of milliseconds.
+        """
+        if not self._search.chooses_by_results:
+            return _MOST_ADAPTIVE
+        is_one_plan = self._search.has_one_structure and self.pace.at_once > 1
+        least = _MOST_IN_ONE_PLAN if is_one_plan else 1
+        if self.pace.trial_s is None:
+            return least
+        return max(least, min(_MOST_ADAPTIVE, int(TARGET_S / max(self.pace.trial_s, 1e-6))))
+
     def _next_taker(self) -> str | None:
         """Return which worker needs a lease most, or `_OWN_TRAINERS`; None if all have enough."""
         trial_s, enough = self.pace.trial_s, _AHEAD
+        is_quick = trial_s is not None and trial_s * _MOST_ADAPTIVE < TARGET_S
+        if self._search.chooses_by_results and not is_quick:
+            enough = 1
         if self._workers.here:
             enough = min(enough, leases_ahead(trial_s))
         busy = self.leases_here / (enough * self._trainers)

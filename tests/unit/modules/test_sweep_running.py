@@ -70,6 +70,23 @@ def test_a_trial_is_the_same_on_any_number_of_trainers(tmp_path: Path) -> None:
     assert tables[0] == tables[1] == tables[2]
 
 
+def test_a_strategy_that_learns_is_asked_once_a_trainer_is_free(sweep: Sweep) -> None:
+    (sweep.folder / "own.py").write_text(
+        "class Counting:\n"
+        "    def __init__(self, space, seed):\n"
+        "        self.told = 0\n"
+        "    def ask(self, trial):\n"
+        "        return {'x': self.told}\n"
+        "    def tell(self, trial, parameters, score):\n"
+        "        self.told += 1\n"
+    )
+    wanted = {"space": {"x": {"from": 0, "to": 20, "step": 1}}, "strategy": "./own.py:Counting"}
+    sweep.run({**wanted, "trials": 12}, trainers=2, options={"seconds": 0.08})
+    trials = {record["trial"]: record["parameters"]["x"] for record in sweep.records}
+    assert len(trials) == 12
+    assert all(trial - told <= 1 for trial, told in trials.items())  # the other trainer's
+
+
 def test_a_trial_that_fails_is_marked_and_the_sweep_goes_on(sweep: Sweep) -> None:
     done = sweep.run(GRID, options={"fails": 12})
     (failed,) = [record for record in sweep.records if record["state"] == "failed"]
