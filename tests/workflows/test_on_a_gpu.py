@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import shutil
@@ -248,7 +249,8 @@ def test_a_rehearsal_on_a_bare_machine(once: None, tmp_path: Path) -> None:
     for benchmark in BENCHMARKS:
         kept_rows = json.loads(found[f"results/{benchmark}.json"])
         assert kept_rows["machine"]["gpu"] == "stand-in GPU"
-        assert all(row["ours"] > 0 for row in kept_rows["results"])
+        # Of whatever sign: some rows are differences of two times, and these are of tiny networks.
+        assert all(math.isfinite(row["ours"]) for row in kept_rows["results"])
     assert " passed" in found["results/tests.log"]
     assert "skipped" not in found["results/tests.log"]
     (ledger,) = (name for name in found if name.endswith("trials.jsonl"))
