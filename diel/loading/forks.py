@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
@@ -18,6 +20,7 @@ from typing import Final, NoReturn
 _before: Final[list[Callable[[], object]]] = []
 _in_child: Final[list[Callable[[], object]]] = []
 _registered: Final[list[bool]] = []
+_forking: Final = threading.local()
 
 
 class NotARank(RuntimeError):
@@ -42,13 +45,32 @@ def refuse(*parts: object) -> None:
         object.__setattr__(part, "__class__", of_rank)
 
 
+def _begin_fork() -> None:
+    # A signal that comes to the child before it has let go of what it shares with the rank, such as
+    # the pipe of its signals, would reach the rank.
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    for call in _before:
+        call()
+
+
+def _end_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _end_fork_in_child() -> None:
+    try:
+        for call in _in_child:
+            call()
+    finally:
+        _end_fork()
+
+
 @contextlib.contextmanager
 def handling_forks(before: Callable[[], object], in_child: Callable[[], object]) -> Iterator[None]:
     """Call functions whenever this process forks within a block: just before, and in the child."""
     if not _registered:  # for good: Python cannot take it back
         os.register_at_fork(
-            before=lambda: [call() for call in _before],
-            after_in_child=lambda: [call() for call in _in_child],
+            before=_begin_fork, after_in_parent=_end_fork, after_in_child=_end_fork_in_child
         )
         _registered.append(True)
     _before.append(before)

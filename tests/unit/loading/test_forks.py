@@ -77,3 +77,38 @@ def test_a_fork_ends_where_it_would_leave_the_modules_code(
     assert ran.stdout.count("before, ") == 1  # it is in the memory of both
     assert ran.stdout.endswith(f"{printed}put\nparent {status}\n")
     assert ("Traceback" in ran.stdout) == (status == 1 and "exit" not in child)
+
+
+SIGNALLED = """
+import os, signal
+from diel.loading.forks import handling_forks
+
+def let_go():
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+# Before what a rank has the child do, as a pool that ends its processes may.
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+reading, writing = os.pipe()
+os.set_blocking(reading, False)
+os.set_blocking(writing, False)
+signal.set_wakeup_fd(writing)
+signal.signal(signal.SIGTERM, lambda *_: None)
+with handling_forks(lambda: None, let_go):
+    if not (child := os.fork()):
+        os._exit(0)
+_, status = os.waitpid(child, 0)
+print(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM)
+try:
+    print(os.read(reading, 1))
+except BlockingIOError:
+    print("nothing came to the rank")
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+
+
+def test_a_signal_to_a_process_just_forked_does_not_reach_the_rank() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.splitlines() == ["True", "nothing came to the rank", "set()"], ran.stderr
