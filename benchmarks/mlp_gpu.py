@@ -101,6 +101,7 @@ def torch_worker(setup: str, how: str) -> None:
     criterion = torch.nn.CrossEntropyLoss()
     rows = torch.zeros(BATCH, dtype=torch.int64, device=device)
     steps, totals, done = {}, {}, dict.fromkeys(DEPTHS, 0)
+    captured_from = []  # a graph writes where its network's arrays are, so that they have to stay
 
     def step_of(depth: int) -> tuple[Any, Any]:
         widths = [INPUTS, *[HIDDEN] * depth, CLASSES]
@@ -148,6 +149,7 @@ def torch_worker(setup: str, how: str) -> None:
         with torch.no_grad():
             for parameter, start in zip(net.parameters(), before, strict=True):
                 parameter.copy_(start)
+        captured_from.append((net, optimizer, step))
         return graph.replay, total
 
     for depth in DEPTHS:

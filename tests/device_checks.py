@@ -30,6 +30,7 @@ OPTIMIZERS = [
 
 MOST = float(np.finfo(np.float32).max)
 INFINITY = np.inf
+SUBNORMAL = "relu of numbers below the least normal one"
 
 
 def _masked_loss(x):
@@ -79,7 +80,8 @@ EDGES = {
         [[0.5, 0.0, 0.5], [0.5, 1.0, 0.5]],
     ),
     "minimum": (graph.minimum, [[1.0, 2.0], [1.0, 3.0]], [1.0, 2.0], [[0.5, 1.0], [0.5, 0.0]]),
-    "relu": (graph.relu, [[0.0, -0.0, 1e-45]], [0.0, 0.0, 1e-45], [[0.0, 0.0, 1.0]]),
+    "relu": (graph.relu, [[0.0, -0.0, 2.0]], [0.0, 0.0, 2.0], [[0.0, 0.0, 1.0]]),
+    SUBNORMAL: (graph.relu, [[1e-45, -1e-45]], [1e-45, 0.0], [[1.0, 0.0]]),
     "to the power of 0": (lambda x: x**0, [[0.0, 2.0]], [1.0, 1.0], [[0.0, 0.0]]),
     "to the power of 3": (lambda x: x**3, [[0.0, 2.0]], [0.0, 8.0], [[0.0, 12.0]]),
     "power": (
@@ -164,7 +166,7 @@ EDGES = {
 }
 
 
-def check_edges(ops, name):
+def check_edges(ops, name, atol=1e-45):
     """Compare values and gradients at kinks and extremes with what they are; nothing warns."""
     expression, operands, values, gradients = EDGES[name]
     given = [np.array(x, np.float32) for x in operands]
@@ -175,7 +177,7 @@ def check_edges(ops, name):
     for mine, wanted in zip(found, [values, *gradients], strict=True):
         expected = np.array(wanted, np.float64)  # NaN: what rounds is not pinned down
         known = ~np.isnan(expected)
-        np.testing.assert_allclose(mine[known], expected[known], rtol=3e-6, atol=1e-45)
+        np.testing.assert_allclose(mine[known], expected[known], rtol=3e-6, atol=atol)
         assert not np.isnan(mine).any()
 
 
@@ -356,8 +358,14 @@ def check_reduced_convolution(ops, seed, problem=None):
         if dtype == np.uint16:
             narrow, found = found, np.empty(found.shape, np.float32)
             widen(narrow, found)
-        wrong = np.abs(found - expected).max()
-        assert wrong <= largest, (routine.name, problem, wrong)
+        wrong = np.abs(found - expected)
+        if routine.name == "im2col" and problem.precision == "tf32":
+            # How much of the fraction cuBLAS takes, and how it rounds, differs from shape to shape.
+            sizes = image_problems.exact(
+                problem._replace(precision="float32", relu=False), [np.abs(x) for x in values]
+            )
+            wrong = np.maximum(wrong - sizes * 2**-10, 0)
+        assert wrong.max() <= largest, (routine.name, problem, wrong.max())
 
 
 def _reduced_convolution(seed):
