@@ -1,10 +1,16 @@
-"""The data of the race, split and scaled the same for every contender: digits, and a table."""
+"""The data of the race, split and scaled the same for every contender: digits, a table, MNIST."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+
+STANDARDISED: Final = {"digits": "columns", "table": "columns", "mnist": "one scale"}
+"""The tasks of the race, and how their samples are scaled."""
+_IMAGES: Final = 10_000
+"""Of MNIST the first of its training images, to train and to validate; all of its test images."""
 
 
 def raw(name: str) -> tuple[Any, Any]:
@@ -25,6 +31,41 @@ def raw(name: str) -> tuple[Any, Any]:
         random_state=0,
     )
     return x.astype(np.float32), y.astype(np.int64)
+
+
+def write(name: str, folder: Path, mnist: Path) -> tuple[Path, Path]:
+    """Write the rows of a task into two files, and return these.
+
+    The first has the rows that diel is given, unscaled, which it splits itself; the second the
+    same split, scaled the same, and the rows of the test, also unscaled, by the name ``raw_test``.
+    """
+    import dnn
+    from dnn import Dataset
+    from modules.trainer_data import load_split
+
+    if name == "mnist":
+        given, held = dnn.load_mnist(mnist)
+        x, y, test_x, test_y = given.x[:_IMAGES], given.y[:_IMAGES], held.x, held.y
+    else:
+        from sklearn.model_selection import train_test_split
+
+        x, y = raw(name)
+        x, test_x, y, test_y = train_test_split(x, y, test_size=0.2, stratify=y, random_state=0)
+    ours, theirs = folder / f"{name}.npz", folder / f"{name}_split.npz"
+    np.savez(ours, x=x, y=y)
+    options = {"dataset": "npz", "path": ours.name, "standardise": "none"}
+    train, val = load_split(options, folder)
+    by: Any = STANDARDISED[name]
+    test = Dataset(test_x, test_y, train.classes, name)
+    scaled, val = dnn.standardise(train, val, by=by)
+    again, scaled_test = dnn.standardise(train, test, by=by)
+    if not np.array_equal(scaled.x, again.x):
+        raise RuntimeError("scaled by other numbers")
+    parts = {"train": scaled, "val": val, "test": scaled_test}
+    arrays = {f"x_{part}": rows.x for part, rows in parts.items()}
+    arrays |= {f"y_{part}": rows.y for part, rows in parts.items()}
+    np.savez(theirs, raw_test=test_x, **arrays)
+    return ours, theirs
 
 
 def split(name: str, most: int | None = None) -> dict[str, Any]:

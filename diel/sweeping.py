@@ -54,7 +54,7 @@ def sweep(
     train: Callable[..., Any] | str | Mapping[str, Any],
     space: Mapping[str, Any],
     *,
-    strategy: str | Mapping[str, Any] = "grid",
+    strategy: str | Mapping[str, Any] = "auto",
     trials: int | None = None,
     objective: str | list[str] | None = None,
     maximise: bool | list[bool] | None = None,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import open_regular, part_of
 
-from .hyperparameters import Hyperparameters, loss_of, optimizer_of
+from .hyperparameters import WIDE, Hyperparameters, loss_of, optimizer_of
 from .networks import dropout_rates, layers_of
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 MOST_NETWORKS: Final = 64
 """Most networks in one plan on a CPU: with more, what a step needs outgrows a core's cache."""
-WIDE: Final = 128
-"""Units from which on a layer on a CPU takes longer in matrix products than in calls, so that
-several networks in one plan gain nothing."""
 SMALL_IMAGE: Final = 100
 """Values of an image up to which several convolutional networks in one plan on a CPU are no slower
 than one by one: 4 of them take 0.83 to 1 of that time with 8 x 8 pixels, 0.9 to 2.3 with 28 x 28.

@@ -18,6 +18,9 @@ from .layer_list import built
 if TYPE_CHECKING:
     from dnn import Loss, Optimizer
 
+WIDE: Final = 128
+"""Units from which on a layer on a CPU takes longer in matrix products than in calls, so that
+several networks in one plan gain nothing."""
 _OTHER_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "sgd": {"learning_rate": 0.1, "momentum": 0.9}
 }

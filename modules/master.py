@@ -24,6 +24,7 @@ from diel import installed_plugins
 from diel.errors import ModuleFailed
 
 from .attributes import unread_of_strategy
+from .choosing import AUTO
 from .options import SweepOptions
 from .problems import at, meant, problem
 from .search import Search
@@ -120,7 +121,8 @@ def run(ctx: Context) -> dict[str, Any]:
             f"module {options.trainer!r}, which is to try the points, is not in the group of the "
             f"master: add it to the modules of group {ctx.group!r}"
         )
-    search = Search(options, ctx.folder)
+    trainers, ranks = ctx.copies_of[options.trainer], ctx.ranks_of(options.trainer)
+    search = Search(options, ctx.folder, trainers, ranks)
     for remark in [] if any(ctx.iteration) else options.remarks:
         ctx.log.warning("%s", remark)
     for name, read in unread_of_strategy(search.strategy):
@@ -135,7 +137,7 @@ def run(ctx: Context) -> dict[str, Any]:
         warm_start=options.warm_start,
         log=tuple(dict.fromkeys(options.log)),
     )
-    return run_sweep(ctx, Tags(ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
+    return run_sweep(ctx, Tags(ctx.group, options.trainer), plan, trainers)
 
 
 # What `diel sweep` looks for in the code of a workflow file's modules.
@@ -208,7 +210,7 @@ def preview_sweep(options: Options, folder: Path) -> Preview:
             break
         points.append(point)
     return Preview(
-        options.strategy["name"],
+        f"auto: {search.chosen}" if options.strategy["name"] == AUTO else options.strategy["name"],
         search.size,
         points,
         options.trainer,

@@ -32,6 +32,7 @@ from pydantic_core import InitErrorDetails
 
 from diel.errors import PluginError
 
+from .choosing import AUTO, Choice, Limits, choose
 from .hyperparameters import Hyperparameters, free_in_a_plan, suggested_values
 from .layer_list import references
 from .objective import ExpressionError, Objective, ObjectiveError
@@ -122,8 +123,9 @@ class SweepOptions(BaseModel):
         ),
     )
     strategy: dict[str, Any] = Field(
-        {"name": "grid"},
-        description="a name, or a table of a name and its options: "
+        {"name": AUTO},
+        description="a name, or a table of a name and its options; left out, auto, which is a grid "
+        "where the limits have room for its points: "
         f"{', '.join(_BY_KIND)}, one of an installed package, or a class of your own as "
         "package.module:Class",
         validate_default=True,
@@ -161,6 +163,7 @@ class SweepOptions(BaseModel):
         "trainer", description="the module that trains", json_schema_extra={"form": "module"}
     )
     _free: frozenset[str] = PrivateAttr(frozenset())
+    _choice: Choice | None = PrivateAttr(None)
 
     _of_trainer: Mapping[str, Any] | None = None
     _is_ours: bool = False
@@ -241,6 +244,30 @@ class SweepOptions(BaseModel):
         inside = references(layers) if layers is not None and are_sound(layers) else ()
         self._free = (free_in_a_plan() & self.space.keys()).difference(inside)
         return self
+
+    @model_validator(mode="after")
+    def _choose_strategy(self) -> SweepOptions:
+        if self.strategy["name"] != AUTO:
+            return self
+        self._choice = choose(
+            Space.parse(self.space),
+            Limits(self.trials, self.until.has_time, self.deterministic),
+            len(self.objective),
+            self.of_trainer,
+            is_alike=self.alike is not None,
+            has_rule=self.early_stopping is not None,
+            has_order=self.order is not None,
+            varies_in_plan=bool(self._free),
+        )
+        if self._choice.strategy["name"] == "grid":
+            # As if the file named it: only here may a field of these options still change.
+            object.__setattr__(self, "strategy", {"name": "grid"})
+        return self
+
+    @property
+    def choice(self) -> Choice | None:
+        """What ``auto`` stands for; None if the file names a strategy."""
+        return self._choice
 
     @property
     def free(self) -> frozenset[str]:
@@ -339,7 +366,8 @@ class SweepOptions(BaseModel):
                 _ = Space.parse(self.space).size
             except SpaceError as error:
                 loc = ("space", error.parameter) if error.parameter else ("space",)
-                yield at(loc, self.space, error.reason)
+                limits = 'with trials = 100, or until = { time = "10 min" }, points are chosen'
+                yield at(loc, self.space, error.reason, limits if self._choice else "")
         if self.rule is self.strategy and self.early_stopping is not None:
             yield at(
                 ("early_stopping",),
@@ -456,11 +484,16 @@ class SweepOptions(BaseModel):
     def rule(self) -> dict[str, Any] | None:
         """The table of the rule that ends trials early: the strategy's own, or that of the file."""
         row = STRATEGIES.get(self.strategy["name"])
-        return self.strategy if row is not None and row.rule else self.early_stopping
+        if row is not None and row.rule:
+            return self.strategy
+        if self.early_stopping is None and self._choice is not None:
+            return None if self._choice.rule is None else {**self._choice.rule}
+        return self.early_stopping
 
     def _is(self, attribute: str) -> bool:
-        """Whether the strategy is one of ours whose class has this attribute."""
-        row = STRATEGIES.get(self.strategy["name"])
+        """Whether the strategy, or what was chosen, is of ours and its class has this attribute."""
+        chosen = self.strategy if self._choice is None else self._choice.strategy
+        row = STRATEGIES.get(chosen["name"])
         return row is not None and getattr(row.kind, attribute, False)
 
     @property
@@ -483,7 +516,8 @@ class SweepOptions(BaseModel):
         """What the number of points means for the number of trials; empty if nothing."""
         name, wanted = self.strategy["name"], self.trials
         counted = Space.parse(self.space).counted()
-        if self._is("is_exhaustive") or self._is_users_strategy or counted is None:
+        may_be_grid = self._choice is not None and self._choice.may_be_grid
+        if self._is("is_exhaustive") or self._is_users_strategy or may_be_grid or counted is None:
             return ""
         points = counted.size
         how_many = "1 point" if points == 1 else f"{points:,} points"

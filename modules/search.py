@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from diel import format_value
 
+from .choosing import cohort_of
 from .evaluation import Evaluated, SelectionBias
 from .objective import Judgement, judge
 from .options import SweepOptions
@@ -29,6 +30,7 @@ from .pareto import ParetoFront
 from .space import Finite, Parameters, Space
 from .strategies import (
     MOST_COUNTED,
+    Auto,
     Cutoffs,
     Lagged,
     Strategy,
@@ -126,17 +128,17 @@ class Search:
     ----------
     folder : Path
         Folder of the workflow file, beside which a user's own functions are found.
+    trainers, ranks : int
+        How many trainers there are, and how many ranks they have together.
 
     Attributes
     ----------
+    choice : Choice or None
+        What was chosen for a file that names no strategy.
     most : int or None
         How many trials the strategy has, if that is known.
     is_stateless : bool
         Whether any trial may be asked for, at any time, on any rank.
-    learns : bool
-        Whether results change which trials are asked for.
-    chooses_by_results : bool
-        Whether results change which points are asked for, and not only which trials are stopped.
     alike : int
         Of so many trials in a row, all have networks that can be trained in one plan.
     has_one_structure : bool
@@ -145,23 +147,37 @@ class Search:
         Trial, parameters and values of the best so far.
     """
 
-    def __init__(self, options: SweepOptions, folder: Path = Path()) -> None:
+    def __init__(
+        self, options: SweepOptions, folder: Path = Path(), trainers: int = 1, ranks: int = 1
+    ) -> None:
         self.space = Space.parse(options.space)
         self.objectives = options.objectives(folder)
         self._name = f"strategy {options.strategy['name']}"
-        table, rule = options.strategy, options.rule
+        until, rule, choice = options.until, options.rule, options.choice
         lag = options.lag if options.deterministic else None
+        table = options.strategy if choice is None else {**choice.strategy}
         self._own_strategy = make_strategy(
             table, self.space, options.seed, options.order or "natural", folder
         )
+        self.choice = choice
+        self._auto: Auto | None = None
+        if choice is not None and not getattr(self._own_strategy, "is_stateless", False):
+            room = Until(None, None, until.time_s, until.core_s).left_s(0.0, 0.0, ranks) or 0.0
+            spares = options.early_stopping is None
+            self._own_strategy = self._auto = Auto(
+                *(self.space, options.seed, table, choice.may_be_grid, room * trainers, spares)
+            )
         self.strategy: Strategy = with_rule(
             self._own_strategy,
             make_rule(rule) if rule is not None else None,
             lag,
         )
-        self.learns = not getattr(self.strategy, "is_stateless", False)
-        self.chooses_by_results = not getattr(self._own_strategy, "is_stateless", False)
         self.alike = options.alike or 1
+        self._cohort_of: Callable[[Parameters], int] | None = None
+        if choice is not None and choice.cohort > 1:
+            self._cohort_of = cohort_of(choice, options.of_trainer)
+        # The cohort that was begun last: its first trial, one more than its last, its first point.
+        self._cohort: tuple[int, int, Parameters] | None = None
         self._free = options.free
         given = self.space.dimensions.items()
         varied = {name for name, each in given if not isinstance(each, Finite) or len(each) > 1}
@@ -175,13 +191,51 @@ class Search:
         wanted = options.until.objective
         first = self.objectives[0]
         score = None if wanted is None else first.score(wanted)
-        until = options.until
         self._until = Until(options.trials, score, until.time_s, until.core_s)
         self._is_lagged = isinstance(self.strategy, Lagged)
         self._front: ParetoFront[tuple[int, Parameters, tuple[float, ...]]] = ParetoFront()
         self._best_score: tuple[float, int] | None = None
         self.best: tuple[int, Parameters, tuple[float, ...]] | None = None
         self.bias = SelectionBias(first)
+
+    @property
+    def learns(self) -> bool:
+        """Whether results change which trials are asked for, or are stopped."""
+        return not getattr(self.strategy, "is_stateless", False)
+
+    @property
+    def chooses_by_results(self) -> bool:
+        """Whether results change which points are asked for, and not only which trials are stopped.
+
+        Not as long as a sweep that chooses for itself has found a grid to fit into its time.
+        """
+        if self._auto is not None and self._auto.is_grid and self._auto.measured:
+            return False
+        return not getattr(self._own_strategy, "is_stateless", False)
+
+    @property
+    def chosen(self) -> str:
+        """What was chosen for a file that names no strategy, and why; empty if it names one."""
+        if self.choice is None:
+            return ""
+        measured = "" if self._auto is None else self._auto.measured
+        if not measured:
+            return str(self.choice)
+        if self._auto is not None and self._auto.is_grid:
+            return measured
+        return str(replace(self.choice, may_be_grid=False, why=measured))
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether a strategy was chosen that is not just a grid, and is known by now."""
+        if self._auto is None:
+            return self.choice is not None and self.choice.strategy["name"] != "grid"
+        return not self._auto.is_grid or bool(self._auto.measured)
+
+    def took(self, seconds: float) -> None:
+        """Record how long a trial took that has a result, before that is told."""
+        if self._auto is not None:
+            self._auto.took(seconds)
 
     @property
     def size(self) -> int | None:
@@ -246,6 +300,8 @@ class Search:
 
     def _asked(self, place: int) -> Any:
         """Ask for a point that is like the first one of its cohort, as far as the strategy can."""
+        if self._cohort_of is not None:
+            return self._asked_in_cohort(place, self._cohort_of)
         ask_alike = getattr(self.strategy, "ask_alike", None)
         first = place - place % self.alike
         like = None if place == first else self._first.get(first)
@@ -257,6 +313,26 @@ class Search:
         if place == first and self.alike > 1 and isinstance(asked, dict):
             self._begin_cohort(place, self._first.get(place, asked))
         return asked
+
+    def _asked_in_cohort(self, place: int, cohort_of: Callable[[Parameters], int]) -> Any:
+        """Ask for a point of the cohort that was begun, or for one that begins another."""
+        ask_alike = getattr(self.strategy, "ask_alike", None)
+        if ask_alike is not None and self._cohort is not None and self.is_in_cohort(place):
+            asked = ask_alike(place, self._cohort[2], self._free)
+            return self.strategy.ask(place) if asked is None else asked
+        asked = self.strategy.ask(place)
+        if isinstance(asked, dict):
+            self._cohort = place, place + cohort_of(asked), asked
+        return asked
+
+    def is_in_cohort(self, place: int) -> bool:
+        """Whether the strategy's trial has a network like that of one asked for before it."""
+        return self._cohort is not None and self._cohort[0] < place < self._cohort[1]
+
+    @property
+    def most_in_cohort(self) -> int:
+        """How many trials in a row may have networks of one structure because of their points."""
+        return 1 if self.choice is None else self.choice.cohort
 
     def _begin_cohort(self, place: int, parameters: Parameters) -> None:
         self._first.pop(place, None)

@@ -425,6 +425,8 @@ class _Worker:
                 code, function = self._find_function(spec)
             own = self._process_state.begin(code.__name__)
             self._limiter.apply(spec.threads)
+            specs = self._specs.items()
+            places = {name: each.function for name, each in specs if each.function is not None}
             context = self._context = Context(
                 place,
                 comm=comm,
@@ -436,7 +438,8 @@ class _Worker:
                     spec.options,
                     self._folder,
                     self._directory.path,
-                    {name: each.options for name, each in self._specs.items()},
+                    {name: each.options for name, each in specs},
+                    places,
                 ),
                 threads=spec.threads,
                 tuples=self._tuples,

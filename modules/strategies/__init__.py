@@ -28,6 +28,7 @@ from .stopping import (
     StrategyWithRule,
     with_rule,
 )
+from .auto import Auto
 from .optuna_search import OptunaSearch
 from .catalogue import RULES, STRATEGIES, check_strategy, is_known, make_rule, make_strategy
 
@@ -40,6 +41,7 @@ __all__ = [
     "STRATEGIES",
     "TPE",
     "WAIT",
+    "Auto",
     "Cohort",
     "CrossEntropy",
     "Cutoffs",

@@ -13,7 +13,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Annotated, Any, Final, Protocol
 
@@ -436,17 +436,24 @@ class StrategyWithRule:
         if step > self._taken.get(trial, -1):
             self._taken[trial] = step
             rule.reported(history)
-        return stops
+        return stops and not self._lets_all_finish
 
     def cohorts(self, trials: Sequence[int]) -> tuple[list[Cutoffs], list[int]]:
         """Return what to judge the trials of a lease by, and by which of it each one.
 
         Trials that have the same cutoffs are compared with each other.
         """
+        if self._lets_all_finish:
+            alone = [replace(self.rule.bracket(trial).frozen(), numbers={}) for trial in trials]
+            return alone, [*range(len(trials))]
         rules = [self.rule.bracket(trial) for trial in trials]
         brackets = list(dict.fromkeys(rules))
         cutoffs = [rule.frozen(rules.count(rule)) for rule in brackets]
         return cutoffs, [brackets.index(rule) for rule in rules]
+
+    @property
+    def _lets_all_finish(self) -> bool:
+        return getattr(self.strategy, "lets_all_finish", False)
 
     def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
         """Record the score of a trial; None if it failed or was stopped."""

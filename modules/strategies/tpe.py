@@ -230,6 +230,12 @@ class TPE:
         if self._counted is not None:
             self._tried.add(row.tobytes())
 
+    def under_way(self, trial: int, parameters: Parameters) -> None:
+        """Record a trial that has begun, and that the strategy has not chosen."""
+        row = self._in_flight[trial] = self._of.row(parameters)
+        if self._counted is not None:
+            self._tried.add(row.tobytes())
+
     def add(self, parameters: Parameters, score: float) -> None:
         """Record the score of a point that the strategy has not chosen."""
         self._added += 1

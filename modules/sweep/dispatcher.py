@@ -90,7 +90,7 @@ class Dispatcher:
                 count = min(count, self.pace.soon())
             points = None
             if self._asks_here:
-                points = self._ask(self._within_cohorts(count))
+                points = self._ask(self._within_cohorts(count), count)
                 count = len(points)
             elif self._queue.enqueued or self._earlier is not None or taker != _OWN_TRAINERS:
                 # Trainers here do not know such points; trainers of other runs are sent all points.
@@ -155,10 +155,16 @@ class Dispatcher:
         """How many leases the trainers of this run have."""
         return self._queue.leases_out - self._workers.leases_out
 
-    def _ask(self, count: int) -> list[dict[str, Any]]:
-        """Ask the strategy for the parameters of the next trials, as far as it has some."""
+    def _ask(self, count: int, most: int) -> list[dict[str, Any]]:
+        """Ask the strategy for the parameters of the next trials, as far as it has some.
+
+        They are more than `count`, `most` at most, if the cohort of the last one has more.
+        """
         points: list[dict[str, Any]] = []
-        for trial in range(*self._queue.upcoming(count)):
+        most = max(count, min(most, self._search.most_in_cohort))
+        for trial in range(*self._queue.upcoming(most)):
+            if len(points) >= count and not self._search.is_in_cohort(self._search.place(trial)):
+                break
             point = self._steering.points.get(trial) or self._points.get(trial)
             if point is None:
                 # Trials of earlier sessions count: strategies are asked for all trials in order.

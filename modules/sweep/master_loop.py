@@ -159,6 +159,7 @@ class _MasterLoop:
         self._core_s, self._clocked_s = 0.0, self._started_s
         self._time = StopCause.NO
         self._steering = Steering(plan.search, self._queue)
+        self._choice_said = ""
         self._look_s = 0.0
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
         if leads is not None:
@@ -250,15 +251,26 @@ class _MasterLoop:
             ),
         )
 
+    def _say_choice(self) -> None:
+        """Say what was chosen for a file that names no strategy, once it is known."""
+        chosen = self._search.chosen
+        if chosen == self._choice_said:
+            return
+        self._choice_said = chosen
+        self._ctx.log.info("strategy: %s", chosen)
+        if self._search.is_chosen:
+            self._output.add_facts({"strategy": chosen})
+
     def declare(self) -> None:
-        """Declare the columns of the table."""
+        """Declare the columns of the table, and say what was chosen for the sweep."""
+        self._say_choice()
         self._output.declare()
 
     def run(self) -> None:
         """Give out trials and record their outcomes, until there are no more."""
         from diel import TrialLog
 
-        self._output.declare()
+        self.declare()
         tuples, recorded = self._ctx.tuples, len(self._queue.recorded)
         tuples.tput(self._tags.sweep(self._session), self._order())
         self._drop_stopped()
@@ -555,6 +567,8 @@ class _MasterLoop:
         for record in records:
             self._dispatcher.forget(record["trial"])
         self._output.add([self._results.add(record) for record in records])
+        if self._search.chosen != self._choice_said:  # the first trials have decided
+            self.declare()
 
     def _record_facts(self, outcome: Outcome, record: dict[str, Any]) -> None:
         """Record the device facts of a trainer with its first outcome in this session."""
@@ -601,7 +615,8 @@ class _MasterLoop:
     def conclude(self) -> dict[str, Any]:
         """Show how the sweep has ended; return its best row."""
         self._output.show(at_once=True)
-        self._output.show_notes([self._model] if self._model else [])
+        chosen = [f"strategy, as chosen: {self._search.chosen}"] if self._search.is_chosen else []
+        self._output.show_notes([*chosen, *([self._model] if self._model else [])])
         self._output.log_unranked(self._path)
         if not self._results.best_rows.best:
             unranked = self._results.unranked

@@ -251,6 +251,8 @@ class SweepResults:
         if state == FINISHED:
             splits = record.get(SPLITS, {})
             evaluated = Evaluated.of(metrics, splits) if is_splits(splits) else None
+            if isinstance(seconds := record.get("seconds"), (int, float)):
+                self._search.took(seconds)
             try:
                 values = self._search.tell(trial, record["parameters"], metrics, evaluated)
             except ObjectiveError as error:

@@ -69,7 +69,7 @@ LAYERS = {
         objective strategies
         evaluation
         tabular trial_plan
-        pretrained space_check
+        choosing pretrained space_check
         options report
         search
         sweep

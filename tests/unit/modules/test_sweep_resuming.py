@@ -28,7 +28,8 @@ from modules.sweep.messages import End, Lease, SweepOrder, Tags
 def test_a_sweep_in_which_everything_failed_goes_on_once_its_function_is_mended(
     sweep: Sweep,
 ) -> None:
-    big = {"space": {"x": {"from": 0, "to": 9999, "step": 1}}, "trials": 6000}
+    space = {"x": {"from": 0, "to": 9999, "step": 1}}
+    big = {"space": space, "strategy": "grid", "trials": 6000}
     with pytest.raises(SweepFailed):
         sweep.run(big, train="broken")
     assert {row["state"] for row in sweep.rows} == {"RuntimeError: always"}
