@@ -516,6 +516,7 @@ def test_the_public_names_of_dnn() -> None:
         "catalogue",
         "class_weights",
         "convnext_tiny",
+        "copy_training",
         "cuda_problem",
         "densenet121",
         "device_facts",
