@@ -69,7 +69,7 @@ LAYERS = {
         objective strategies
         evaluation
         tabular trial_plan
-        pretrained space_check
+        pretrained space_check trial_states
         options report
         search
         sweep
