@@ -456,7 +456,7 @@ def test_a_network_of_pytorch_goes_on_with_a_rate_of_its_own(
     from modules.torch_trainer import train
 
     point = {"hidden": [6], "epochs": 2, "optimizer": optimizer, "batch_size": 64}
-    given = {"options": {"dataset": "breast_cancer"}, "folder": tmp_path}
+    given: dict[str, Any] = {"options": {"dataset": "breast_cancer"}, "folder": tmp_path}
     kept = [tmp_path / f"trial-{number}" for number in range(2)]
     root = Report(0, 1, checkpoint=kept[0], **given)
     before = train({**point, "learning_rate": 0.01}, root)
