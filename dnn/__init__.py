@@ -131,7 +131,7 @@ _PUBLIC = {
     "training.data": "DeviceData",
     "training.checkpoint": "load_checkpoint save_checkpoint",
     "training.network": "frozen_parameters",
-    "training.resuming": "Progress load_progress progress_of resume_training",
+    "training.resuming": "Progress copy_training load_progress progress_of resume_training",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 

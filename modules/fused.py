@@ -16,7 +16,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -29,9 +29,10 @@ from .networks import dropout_rates, layers_of
 from .pretrained import Pretrained
 from .trial import ERRORS, Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
+from .trial_states import TrialStates, go_on
 
 if TYPE_CHECKING:
-    from dnn import EarlyStopping, Ensemble, History, RoutineTable
+    from dnn import EarlyStopping, Ensemble, History, Progress, RoutineTable
 
 MOST_KEPT: Final = 4
 """Most ensembles that stay compiled for later networks of the same kind."""
@@ -51,14 +52,18 @@ def curve_epochs(epochs: int) -> frozenset[int]:
 
 
 def shown_epochs(
-    report: Report | None, epochs: int, patience: int | None = None
+    report: Report | None, epochs: int, patience: int | None = None, before: int = 0
 ) -> Collection[int]:
-    """Return after which epochs a training has its metrics: for its curve, a rule, or patience."""
+    """Return after which epochs a training has its metrics: for its curve, a rule, or patience.
+
+    `before` are those of the trial from which it goes on.
+    """
     if report is None:
         return ()
     if patience is not None or (report.may_be_stopped and report.judged_at is None):
-        return range(1, epochs + 1)
-    return curve_epochs(epochs).union(epoch for epoch in report.judged_at or () if epoch <= epochs)
+        return range(before + 1, epochs + 1)
+    curve = frozenset(before + epoch for epoch in curve_epochs(epochs - before))
+    return curve.union(epoch for epoch in report.judged_at or () if before < epoch <= epochs)
 
 
 def estimated_time_s(
@@ -103,11 +108,26 @@ class _Training:
     """Of its checkpoints, if there are any."""
     resumed: Resumed | None = None
     """From where it goes on."""
+    parent: Progress | None = None
+    """The end of another trial, from which it goes on."""
+
+    @property
+    def before(self) -> int:
+        """Epochs of the trial from which it goes on."""
+        return 0 if self.parent is None else self.parent.epochs
 
     @property
     def done(self) -> int:
         """Epochs that are done before."""
-        return 0 if self.resumed is None else self.resumed.progress.epochs
+        return self.before if self.resumed is None else self.resumed.progress.epochs
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Epochs and steps that are done before, in which trainings of one plan agree.
+
+        Time may have ended the trial from which one goes on within an epoch.
+        """
+        return self.done, 0 if self.parent is None else self.parent.state.steps
 
     def key(self, job: TrainingJob) -> tuple[Any, ...]:
         """Return the values in which trainings of one plan have to agree."""
@@ -132,8 +152,10 @@ class FusedTrainings:
         checkpoints: Checkpoints | None = None,
         start: Pretrained = _UNTRAINED,
         best: BestNetwork | None = None,
+        states: TrialStates | None = None,
     ) -> None:
         self._plan = plan
+        self._states = states or TrialStates()
         self._best = best if len(rounds) == 1 and plan.seeds == 1 else None
         self._watched: Report | None = None
         self._has_reported = self._is_interrupted = False
@@ -178,9 +200,13 @@ class FusedTrainings:
                         training = _Training(
                             trial, repeat, number, wanted, seed, report, epochs, repeat == 0
                         )
-                        if self._checkpoints is not None:
+                        if report.parent_checkpoint is not None:
+                            parent = self._states.load(report.parent_checkpoint)
+                            epochs += parent.epochs
+                            training = replace(training, parent=parent, epochs=epochs)
+                        elif self._checkpoints is not None:
                             training = self._resumed(training, self._checkpoints)
-                        key = (*training.key(job), training.done)
+                        key = (*training.key(job), training.start)
                         groups.setdefault(key, []).append(training)
             for key, group in groups.items():
                 for training, found in self._train_in_parts(key[:-1], group):
@@ -251,6 +277,8 @@ class FusedTrainings:
         free_memory(self._compute.device)
 
     def _train(self, key: tuple[Any, ...], trainings: Sequence[_Training]) -> list[dict[str, Any]]:
+        from dnn import progress_of
+
         data = self._versions
         wanted = [training.wanted for training in trainings]
         alone_s = self._epoch_s(key, trainings[0], data)
@@ -265,13 +293,19 @@ class FusedTrainings:
         first = trainings[0].report
         is_alone = len(self._rounds) == 1
         shown = [
-            shown_epochs(training.report if is_alone else None, training.epochs, plan.patience)
+            shown_epochs(
+                *(training.report if is_alone else None, training.epochs, plan.patience),
+                training.before,
+            )
             for training in trainings
         ]
         points = frozenset[int]().union(*shown)
         curves: list[Reports] = [[] for _ in trainings]
         before = trainings[0].done
-        if before:
+        parents = [training.parent for training in trainings if training.parent is not None]
+        if parents:
+            go_on(networks, parents, wanted)
+        elif before:
             self._resume(networks, trainings, rules, curves)
         kept: list[EpochsInTime] = []
         if trainings[0].report.may_run_out and not rules and len(self._rounds) == 1:
@@ -346,6 +380,7 @@ class FusedTrainings:
             ],
         )
         scores = evaluate()
+        progress = cache(partial(progress_of, networks))
         found: list[dict[str, Any]] = []
         for k, (training, score, history, curve) in enumerate(
             zip(trainings, scores, histories, curves, strict=True)
@@ -366,7 +401,9 @@ class FusedTrainings:
                     training.report.curve.add(step, reported)
             metrics |= self._compute.metrics_of(history)
             found.append(marked(metrics, is_diverged=history.diverged))
-            self._offer(networks, k, training.report, found[-1])
+            self._offer(partial(_nth, progress, k), training.report, found[-1])
+            if training.report.checkpoint is not None and not history.diverged:
+                self._states.save(training.report.checkpoint, progress()[k])
         if len(self._rounds) == 1 and data.takes == "values":
             alone = self._rounds[0]
             guesses = loss_of(wanted[0], data.takes).point(networks(alone.validation.x))
@@ -393,14 +430,11 @@ class FusedTrainings:
         return self._is_interrupted
 
     def _offer(
-        self, networks: Ensemble, k: int, report: Report, metrics: Mapping[str, Any]
+        self, progress: Callable[[], Progress], report: Report, metrics: Mapping[str, Any]
     ) -> None:
         """Offer a network that has been trained, to be kept if it is the best so far."""
-        from dnn import progress_of
-
         if self._best is not None:
-            at = metrics.get(BEST_EPOCH)
-            self._best.offer(report, metrics, lambda: progress_of(networks)[k], at)
+            self._best.offer(report, metrics, progress, metrics.get(BEST_EPOCH))
 
     @staticmethod
     def _resume(
@@ -529,6 +563,10 @@ class FusedTrainings:
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
         return networks
+
+
+def _nth(progress: Callable[[], Sequence[Progress]], k: int) -> Progress:
+    return progress()[k]
 
 
 def best_epoch(rule: EarlyStopping, history: History) -> int:

@@ -227,7 +227,7 @@ class Hyperparameters(BaseModel):
     @property
     def is_scheduled_by_epochs(self) -> bool:
         """Whether learning rates depend on how many epochs there will be."""
-        return _OF_SCHEDULES["epochs"] in _arguments_of_schedule(self.schedule)
+        return is_scheduled_by_epochs(self.schedule)
 
     @property
     def named_loss(self) -> tuple[str, ...]:
@@ -306,6 +306,11 @@ def free_in_a_plan() -> frozenset[str]:
     flags = {flag for name in defaults() for flag in _flags(name)}
     of_all = ("weight_decay", "average", "dropout", "l1", "l2")
     return frozenset({*of_all, *_OF_OPTIMIZERS, *_OF_LOSSES} - {*flags, "quantiles"})
+
+
+def is_scheduled_by_epochs(schedule: str) -> bool:
+    """Whether learning rates of a schedule depend on how many epochs there will be."""
+    return _OF_SCHEDULES["epochs"] in _arguments_of_schedule(schedule)
 
 
 @lru_cache

@@ -82,6 +82,10 @@ class Options(SweepOptions):
     def _check_warm_start(self, info: ValidationInfo) -> Options:
         if self.warm_start is None:
             return self
+        if self._is("parent"):
+            text = "trials that go on from each other cannot take over the results of others"
+            found = at(("warm_start",), self.warm_start, text, "remove it")
+            raise ValidationError.from_exception_data("sweep", [found])
         context = info.context or {}
         folder, run_dir = context.get("folder", Path()), context.get("run_dir")
         try:

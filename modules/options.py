@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -33,11 +34,16 @@ from pydantic_core import InitErrorDetails
 from diel.errors import PluginError
 
 from .choosing import AUTO, Choice, Limits, choose
-from .hyperparameters import Hyperparameters, free_in_a_plan, suggested_values
+from .hyperparameters import (
+    Hyperparameters,
+    free_in_a_plan,
+    is_scheduled_by_epochs,
+    suggested_values,
+)
 from .layer_list import references
 from .objective import ExpressionError, Objective, ObjectiveError
 from .problems import at, meant, problem, with_remedies
-from .space import Space, SpaceError
+from .space import Finite, Space, SpaceError
 from .space_check import (
     READERS,
     are_sound,
@@ -49,6 +55,7 @@ from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_know
 from .tabular import is_table, known_shape, known_task
 from .trial import METRICS, metrics_of_task
 from .trial_plan import more_metrics
+from .trial_states import NO_CHECKPOINTS, ONE_TRAINING
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
 _REPORTED = [name for name, metric in METRICS.items() if metric.task != "on request"]
@@ -383,6 +390,7 @@ class SweepOptions(BaseModel):
             text = "trials that are alike would be the same: the space has no parameter in which "
             remedy = f"add one of {', '.join(sorted(free_in_a_plan()))}, or leave it out"
             yield at(("alike",), self.alike, f"{text}networks of one plan may differ", remedy)
+        yield from self._population_problems()
         follows_all = self._is_stateless or self._is("takes_all_objectives")
         if len(self.objective) > 1 and not follows_all:
             yield at(
@@ -391,6 +399,31 @@ class SweepOptions(BaseModel):
                 f'"{name}" can follow one objective, not {len(self.objective)}',
                 "write one expression of them, or use nsga2, grid or random",
             )
+
+    def _population_problems(self) -> Iterator[InitErrorDetails]:
+        if not self._is("parent"):
+            return
+        name, perturbed = self.strategy["name"], self.strategy["perturb"]
+        if self.early_stopping is not None:
+            text = f'"{name}" ends no trial early: the worst members go on from the best'
+            yield at(("early_stopping",), self.early_stopping, text, "remove it")
+        for each in perturbed or ():
+            if each not in self.space:
+                yield at(("strategy", "perturb"), each, "is no parameter", meant(each, self.space))
+            elif self._is_ours and each not in self._free:
+                yield at(
+                    ("strategy", "perturb"),
+                    each,
+                    "cannot change while a network is trained",
+                    f"take some of {', '.join(sorted(free_in_a_plan()))}",
+                )
+        dimensions = Space.parse(self.space).dimensions
+        chosen = (dimensions.get(each) for each in (self._free if perturbed is None else perturbed))
+        if all(isinstance(each, Finite) and len(each) == 1 for each in chosen if each is not None):
+            remedy = f"add one of {', '.join(sorted(free_in_a_plan()))} with several values"
+            if not self._is_ours:
+                remedy = 'name some of yours, as in { name = "population", perturb = ["rate"] }'
+            yield at(("strategy",), self.strategy, "there is no parameter to perturb", remedy)
 
     def _trainer_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
         context = info.context or {}
@@ -413,6 +446,32 @@ class SweepOptions(BaseModel):
             yield from found or stage_problems(space, modules[self.trainer])
             yield from self._data_problems(options)
             yield from self._evaluation_problems(options)
+            if self._is("parent") and not found:
+                yield from self._member_problems(space, options)
+
+    def _member_problems(
+        self, space: Space, trainer: Mapping[str, Any]
+    ) -> Iterator[InitErrorDetails]:
+        """Yield why networks of our trainer cannot go on from each other."""
+        evaluation = trainer.get("evaluation")
+        method = evaluation.get("method") if isinstance(evaluation, dict) else None
+        is_several = method not in (None, "holdout") or trainer.get("seeds", 1) != 1
+        if is_several or trainer.get("patience") is not None:
+            yield at(("strategy",), self.strategy, ONE_TRAINING, f"change {self.trainer}")
+        if trainer.get("checkpoints") is not None:
+            remedy = f"remove checkpoints of {self.trainer}"
+            yield at(("strategy",), self.strategy, NO_CHECKPOINTS, remedy)
+        if find_spec("safetensors") is None:
+            text = "checkpoints are safetensors files, and safetensors is not installed"
+            yield at(("strategy",), self.strategy, text, 'pip install "diel[checkpoint]"')
+        for each in space.dimensions["schedule"].examples() if "schedule" in self.space else ():
+            if is_scheduled_by_epochs(each):
+                text = f"{each} ends with the last epoch, of which a population knows none"
+                yield at(("space", "schedule"), self.space["schedule"], text, "leave it out")
+        epochs = space.dimensions.get("epochs")
+        if epochs is not None and not (isinstance(epochs, Finite) and len(epochs) == 1):
+            text = "members are compared after as many epochs each"
+            yield at(("space", "epochs"), self.space["epochs"], text, "give one number")
 
     def _data_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
         dataset, reading = trainer.get("dataset"), trainer.get("reading")
@@ -517,7 +576,9 @@ class SweepOptions(BaseModel):
         name, wanted = self.strategy["name"], self.trials
         counted = Space.parse(self.space).counted()
         may_be_grid = self._choice is not None and self._choice.may_be_grid
-        if self._is("is_exhaustive") or self._is_users_strategy or may_be_grid or counted is None:
+        if self._is("is_exhaustive") or self._is("parent") or self._is_users_strategy:
+            return ""
+        if may_be_grid or counted is None:
             return ""
         points = counted.size
         how_many = "1 point" if points == 1 else f"{points:,} points"

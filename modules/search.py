@@ -139,6 +139,10 @@ class Search:
         How many trials the strategy has, if that is known.
     is_stateless : bool
         Whether any trial may be asked for, at any time, on any rank.
+    has_parents : bool
+        Whether trials may go on from the end of others.
+    members : int or None
+        How many trials in a row depend on none of each other, but on all before them.
     alike : int
         Of so many trials in a row, all have networks that can be trained in one plan.
     has_one_structure : bool
@@ -157,7 +161,8 @@ class Search:
         lag = options.lag if options.deterministic else None
         table = options.strategy if choice is None else {**choice.strategy}
         self._own_strategy = make_strategy(
-            table, self.space, options.seed, options.order or "natural", folder
+            *(table, self.space, options.seed, options.order or "natural", folder),
+            options.free,
         )
         self.choice = choice
         self._auto: Auto | None = None
@@ -172,6 +177,11 @@ class Search:
             make_rule(rule) if rule is not None else None,
             lag,
         )
+        self._parent_of = getattr(self._own_strategy, "parent", None)
+        self.has_parents = self._parent_of is not None
+        self.members: int | None = getattr(self._own_strategy, "members", None)
+        # Of trials that were asked for and are not told of: the trials that they go on from.
+        self._parents: dict[int, int] = {}
         self.alike = options.alike or 1
         self._cohort_of: Callable[[Parameters], int] | None = None
         if choice is not None and choice.cohort > 1:
@@ -296,7 +306,39 @@ class Search:
                 f"{self._name}: ask({trial}) returned {asked!r:.100}; it is to return a "
                 "dictionary of parameters, WAIT, or None for no more"
             )
+        if isinstance(asked, dict) and self._parent_of is not None:
+            parent = self._parent_of(place)
+            if parent is not None:
+                self._parents[trial] = self._trial_at(self._earlier_place(parent, place))
         return asked
+
+    def _earlier_place(self, parent: Any, place: int) -> int:
+        if type(parent) is not int or not 0 <= parent < place:
+            raise StrategyError(
+                f"{self._name}: parent({place}) returned {parent!r:.100}; it is to return the "
+                "number of an earlier trial, or None"
+            )
+        return parent
+
+    def _trial_at(self, place: int) -> int:
+        """Return the number of a trial of the strategy: the reverse of `place`."""
+        trial = place
+        for enqueued in self._enqueued:
+            trial += enqueued <= trial
+        return trial
+
+    def restore_parent(self, trial: int, parent: int) -> None:
+        """Set the trial from which one went on that an earlier session has recorded."""
+        self._parents[trial] = parent
+
+    def parent(self, trial: int) -> int | None:
+        """Return the trial from whose end a trial goes on, which is not told of; None for none."""
+        return self._parents.get(trial)
+
+    def possible_parents(self) -> set[int] | None:
+        """Return the trials from which others may still go on; None if that may be any."""
+        possible = getattr(self._own_strategy, "possible_parents", None)
+        return None if possible is None else {self._trial_at(place) for place in possible()}
 
     def _asked(self, place: int) -> Any:
         """Ask for a point that is like the first one of its cohort, as far as the strategy can."""
@@ -390,7 +432,8 @@ class Search:
         scores have had a part in the choice. `evaluated` has them split by split, for the selection
         bias. An `ObjectiveError` if an objective needs a metric that is not there.
         """
-        self._points.add(parameters)
+        if self._parents.pop(trial, None) is None:
+            self._points.add(parameters)
         if metrics is None:
             self._tell_strategy(trial, parameters, None)
             if is_stopped:

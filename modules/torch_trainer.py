@@ -12,7 +12,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from .tabular import metrics_of
 from .trainer_data import load_split
@@ -46,6 +49,9 @@ OPTIMIZERS: Final[Mapping[str, str]] = {"sgd": "SGD", "adam": "Adam", "adamw": "
 def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
     """Train one network, and report after each epoch.
 
+    It goes on from `Report.parent_checkpoint`, if there is one, with its own learning rate and so
+    on, and leaves `Report.checkpoint` if it is to.
+
     Parameters
     ----------
     parameters : dict
@@ -74,7 +80,10 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
     optimizer = _optimizer(torch.optim, model, parameters)
     batch_size = parameters.get("batch_size", 32)
     loss_of = getattr(nn, _LOSSES[training.task])()
-    seconds, metrics = 0.0, {}
+    done, metrics = 0, {}
+    if report.parent_checkpoint is not None:
+        done = _load(report.parent_checkpoint, model, optimizer)
+    seconds = 0.0
 
     def weighted(outputs: Any, rows: Any) -> Any:
         if training.weights is None:
@@ -82,7 +91,7 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
         each = type(loss_of)(reduction="none")(outputs, y[rows]).reshape(len(rows), -1).mean(1)
         return (each * torch.as_tensor(training.weights)[rows]).mean()
 
-    for epoch in range(1, parameters.get("epochs", 20) + 1):
+    for epoch in range(done + 1, done + parameters.get("epochs", 20) + 1):
         started_s = time.perf_counter()
         model.train()
         for rows in torch.split(torch.randperm(len(x)), batch_size):
@@ -102,7 +111,39 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
         # A training that has come to NaN or infinity does not recover.
         if not report(epoch, **metrics) or not math.isfinite(metrics["loss"]):
             break
+    if report.checkpoint is not None:
+        _save(report.checkpoint, model, optimizer, epoch)
     return marked(metrics)
+
+
+def _save(path: Path, model: Any, optimizer: Any, epochs: int) -> None:
+    """Write a network, the state of its optimizer, and after how many epochs, as NumPy's arrays."""
+    arrays = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        kept = {name: tensor for name, tensor in state.items() if tensor is not None}
+        arrays |= {f"optimizer/{index}/{name}": tensor for name, tensor in kept.items()}
+    with path.open("wb") as file:  # of a path, NumPy would change the suffix
+        np.savez(file, epochs=epochs, **{name: each.numpy() for name, each in arrays.items()})
+
+
+def _load(path: Path, model: Any, optimizer: Any) -> int:
+    """Load what `_save` has written, but for learning rates and the like; return the epochs."""
+    import torch
+
+    weights: dict[str, Any] = {}
+    state: dict[int, dict[str, Any]] = {}
+    with np.load(path, allow_pickle=False) as arrays:
+        for key in arrays.files:
+            kind, _, name = key.partition("/")
+            if kind == "model":
+                weights[name] = torch.as_tensor(arrays[key])
+            elif kind == "optimizer":
+                index, _, own = name.partition("/")
+                state.setdefault(int(index), {})[own] = torch.as_tensor(arrays[key])
+        epochs = int(arrays["epochs"])
+    model.load_state_dict(weights)
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return epochs
 
 
 def _network(nn: Any, features: int, parameters: dict[str, Any], outputs: int) -> Any:

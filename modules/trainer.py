@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -30,6 +31,7 @@ from .hyperparameters import Hyperparameters
 from .layer_list import built, layer_models, rows_of, with_layers
 from .networks import layers_of
 from .pretrained import Pretrained, place_of_weights
+from .sweep.lineage import checkpoint_of
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
 from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import comes_with_diel
@@ -189,11 +191,13 @@ def try_point(
     seed: int,
     trial: int = 0,
     own_seed: int | None = None,
+    ancestors: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[str, float, dict[str, Any]]:
     """Try one point in this process; return why it failed, its seconds and its metrics.
 
     `seed` is that of the sweep, `trial` the number of the trial; `own_seed` is the trial's, if left
-    out the one that follows from these.
+    out the one that follows from these. `ancestors` are the trials that it comes from, the first
+    one first, which are tried before: the ``trial``, ``parameters`` and ``seed`` of each.
     """
     own_seed = trial_seed(seed, trial) if own_seed is None else own_seed
     try:
@@ -201,10 +205,14 @@ def try_point(
         function = task.load()
     except Exception as error:
         return describe_error(error) + _own_line(traceback.format_exc(), folder), 0.0, {}
-    report = task.report(Trial(trial, parameters, own_seed))
-    started_s = time.perf_counter()
-    result = run_trial(function, parameters, report)
-    seconds = time.perf_counter() - started_s
+    with _with_ancestors(Trial(trial, parameters, own_seed), ancestors) as trials:
+        for each in trials:
+            report = task.report(each)
+            started_s = time.perf_counter()
+            result = run_trial(function, each.parameters, report)
+            seconds = time.perf_counter() - started_s
+            if result.reason:
+                break
     return (
         result.reason and result.reason + _own_line(result.detail, folder),
         seconds,
@@ -220,16 +228,39 @@ def save_model(
     seed: int,
     path: Path,
     provenance: Mapping[str, Any],
+    ancestors: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Train the model of a trial in this process, and write it; return its file.
 
-    `seed` is the trial's, `path` the place of the file without its suffix. A ValueError if the
-    function for trials writes no models.
+    `seed` is the trial's, `path` the place of the file without its suffix, `ancestors` are as for
+    `try_point`. A ValueError if the function for trials writes no models.
     """
     runner = InProcessRunner(options.task(folder))
     if not runner.saves_models:
         raise ValueError(why_no_model(options))
-    return runner.save_model(Trial(trial, parameters, seed), path, provenance)
+    with _with_ancestors(Trial(trial, parameters, seed), ancestors) as trials:
+        for each in trials[:-1]:
+            if reason := runner(each, None).reason:
+                raise ValueError(f"trial {each.number}, from which it went on, failed: {reason}")
+        return runner.save_model(trials[-1], path, provenance)
+
+
+@contextmanager
+def _with_ancestors(
+    trial: Trial, ancestors: Sequence[Mapping[str, Any]]
+) -> Iterator[Sequence[Trial]]:
+    """Return a context with a trial behind those that it comes from, and their checkpoints."""
+    if not ancestors:
+        yield [trial]
+        return
+    with TemporaryDirectory() as folder:
+        found, before = [], None
+        own = [Trial(each["trial"], dict(each["parameters"]), each["seed"]) for each in ancestors]
+        for each in (*own, trial):
+            here = checkpoint_of(Path(folder), each.number)
+            found.append(each._replace(checkpoint=here, parent_checkpoint=before))
+            before = here
+        yield found
 
 
 def why_no_model(options: Options) -> str:

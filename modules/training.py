@@ -26,6 +26,7 @@ from .pretrained import Pretrained
 from .sweep.ledger import plain
 from .trial import DIVERGED, ERRORS, SPLITS, Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
+from .trial_states import NO_CHECKPOINTS, ONE_TRAINING, TrialStates, go_on
 
 if TYPE_CHECKING:
     from dnn import Callback, EarlyStopping, Epoch, History, NeuralNetwork, RoutineTable
@@ -115,7 +116,8 @@ class NetworkTrainer:
         self._scheme: tuple[Any, Any] = (None, None)
         self._rounds = rounds
         self._best = BestNetwork()
-        self._together = FusedTrainings(rounds, *setting, self._best)
+        self._states = TrialStates()
+        self._together = FusedTrainings(rounds, *setting, self._best, self._states)
         self._of_counts: FusedTrainings | None = None
         self.facts = setting.compute.facts()
         if importlib.util.find_spec("safetensors") is not None:
@@ -138,6 +140,7 @@ class NetworkTrainer:
         Several seeds are trained at once if that is possible and no report can end the trial; else
         the reports of epochs are those of the first, and if it is stopped there are no others.
         """
+        self._check_goes_on(report)
         rounds, jobs = self._rounds, self._rounds.jobs
         given = parameters
         parameters = with_layers(parameters, self._layers)
@@ -169,6 +172,7 @@ class NetworkTrainer:
                 self._plan.epochs_to_test(jobs, done, job.outer) if job.is_test else None,
                 report,
                 self._best if scheme is None and self._plan.seeds == 1 else None,
+                self._states,
             )
 
         so_far: dict[str, Any] = {}
@@ -196,12 +200,23 @@ class NetworkTrainer:
     def _is_one_training(self) -> bool:
         return len(self._rounds) * self._plan.seeds == 1
 
+    def _check_goes_on(self, report: Report) -> None:
+        """Raise a ValueError for a trial from which others go on that is no single training."""
+        if report.checkpoint is None:
+            return
+        if not self._is_one_training or self._plan.patience is not None:
+            raise ValueError(ONE_TRAINING)
+        if self._setting.checkpoints is not None:
+            raise ValueError(NO_CHECKPOINTS)
+
     def _data_of(self, wanted: Hyperparameters) -> tuple[PreparedSplits, FusedTrainings]:
         """Return the rows of each training, as the loss takes their targets, and who fuses them."""
         if not wanted.are_counts or self._rounds[0].takes != "values":
             return self._rounds, self._together
         rounds = self._rounds.of_counts
-        self._of_counts = self._of_counts or FusedTrainings(rounds, *self._setting, self._best)
+        self._of_counts = self._of_counts or FusedTrainings(
+            rounds, *self._setting, self._best, self._states
+        )
         return rounds, self._of_counts
 
     def _scheme_of(self, report: Report) -> Any:
@@ -233,6 +248,8 @@ class NetworkTrainer:
 
         Returns, for each trial, what a call alone returns; None where it is better trained alone.
         """
+        for _, report in trials:
+            self._check_goes_on(report)
         wanted = [
             Hyperparameters.model_validate(with_layers(parameters, self._layers))
             for parameters, _ in trials
@@ -294,9 +311,16 @@ class NetworkTrainer:
             resume_training(model, [kept.progress])
             if kept.best_epoch is not None:
                 about["epochs"] = kept.best_epoch
+        elif report.checkpoint is not None and report.checkpoint.is_file():
+            resume_training(model, [self._states.load(report.checkpoint)])
         else:
+            before = 0
+            if report.parent_checkpoint is not None:
+                parent = self._states.load(report.parent_checkpoint)
+                go_on(model, [parent], [wanted])
+                before = parent.epochs
             rule = self._plan.rule() if is_alone else None
-            most = epochs or about.get("epochs") or wanted.epochs
+            most = epochs or about.get("epochs", before) - before or wanted.epochs
             history = self._setting.fit(model, wanted, data, most, rule)
             if self._plan.patience is not None:
                 about["epochs"] = len(history) if rule is None else best_epoch(rule, history)
@@ -415,6 +439,7 @@ def train(
     epochs: int | None = None,
     trial: Report | None = None,
     best: BestNetwork | None = None,
+    states: TrialStates | None = None,
 ) -> dict[str, Any]:
     """Train one network with `Hyperparameters`; return its metrics.
 
@@ -426,7 +451,9 @@ def train(
     The training goes on from a checkpoint that is its beginning, and leaves one there.
 
     `report` gets the metrics after each epoch, and may end the training; where it cannot, after
-    those of `curve_epochs`. By `scheme`, a `dnn.Scheme`, several ranks train the network together;
+    those of `curve_epochs`. If it has a checkpoint, the training's state is left there; with that
+    of a parent it goes on from there, for as many epochs: both are among `states`.
+    By `scheme`, a `dnn.Scheme`, several ranks train the network together;
     each of them makes the same call. A `NonFiniteError`, which names the layer, if the loss was
     never finite in float16.
 
@@ -438,8 +465,14 @@ def train(
     wanted = Hyperparameters.model_validate(dict(parameters))
     _, compute, plan, checkpoints, _ = setting
     model = setting.network(wanted, seed, data, scheme)
-    most, rule = epochs or wanted.epochs, plan.rule()
-    shown = shown_epochs(report, most, plan.patience)
+    most, rule, before = epochs or wanted.epochs, plan.rule(), 0
+    states = states or TrialStates()
+    if report is not None and report.parent_checkpoint is not None:
+        parent = states.load(report.parent_checkpoint)
+        go_on(model, [parent], [wanted])
+        before = parent.epochs
+        most += before
+    shown = shown_epochs(report, most, plan.patience, before)
     reported: Reports = []
     callbacks: list[Callback] = []
     kept: EpochsInTime | None = None
@@ -512,6 +545,9 @@ def train(
         )
     if best is not None and report is not None:
         best.offer(report, found, lambda: progress_of(model)[0], ended_at)
+    if report is not None and report.checkpoint is not None and not history.diverged:
+        rank = 0 if scheme is None or scheme.communicator is None else scheme.communicator.rank
+        states.save(report.checkpoint, progress_of(model)[0], rank)
     return found
 
 

@@ -143,6 +143,10 @@ class Trial(NamedTuple):
     """From 1: how often it has been run, this time included."""
     judged_at: tuple[int, ...] | None = None
     """The steps at which a rule needs its reports, where it says so."""
+    checkpoint: Path | None = None
+    """Where it leaves its state, if others may go on from it."""
+    parent_checkpoint: Path | None = None
+    """The state that it goes on from; None if it begins anew."""
 
 
 class LearningCurve:
@@ -223,6 +227,12 @@ class Report:
         How many steps there will be, if the function sets it: for displays.
     aim : Aim or None
         The first objective of the sweep, as far as it is known here, and whether it has a time.
+    checkpoint : Path or None
+        Where the function writes the state of its training at its end, a file or a folder, since
+        other trials may go on from it; None if none does.
+    parent_checkpoint : Path or None
+        What another trial has written so: the function goes on from there, with the parameters of
+        its own trial. None if it begins anew.
     is_out_of_time : bool
         Whether the trial was told to stop since the time of the sweep is over.
     provenance : mapping
@@ -236,6 +246,7 @@ class Report:
         "_on_report",
         "aim",
         "attempt",
+        "checkpoint",
         "comm",
         "communicator",
         "curve",
@@ -245,6 +256,7 @@ class Report:
         "judged_at",
         "metrics",
         "options",
+        "parent_checkpoint",
         "progress",
         "provenance",
         "seed",
@@ -268,8 +280,11 @@ class Report:
         judge: Judge | None = None,
         judged_at: tuple[int, ...] | None = None,
         aim: Aim | None = None,
+        checkpoint: Path | None = None,
+        parent_checkpoint: Path | None = None,
     ) -> None:
         self.judge, self.judged_at = judge, judged_at
+        self.checkpoint, self.parent_checkpoint = checkpoint, parent_checkpoint
         self.trial = trial
         self.aim = aim
         self.is_out_of_time = False

@@ -213,7 +213,8 @@ def _repeat(directory: RunDirectory, wanted: str) -> int:
     seed = getattr(master.options, "seed", 0)
     # A trial that was taken over from an earlier sweep has the seed that it had there.
     reason, seconds, metrics = trainer.code.try_point(
-        trainer.options, folder, trial["parameters"], seed, trial["trial"], trial["seed"]
+        *(trainer.options, folder, trial["parameters"], seed, trial["trial"], trial["seed"]),
+        **({"ancestors": trial["ancestors"]} if trial.get("ancestors") else {}),
     )
     if reason:
         print(f"trial {text} failed: {reason}")

@@ -131,6 +131,7 @@ def _train_again(directory: RunDirectory, found: Mapping[str, Any]) -> Path:
                 found["seed"],
                 Path(found["path"]),
                 found["provenance"],
+                **({"ancestors": found["ancestors"]} if found.get("ancestors") else {}),
             )
     except RunDirectoryError:
         raise

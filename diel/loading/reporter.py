@@ -364,7 +364,8 @@ class Reporter:
 
         ``sweep``, ``trial``, and ``file``; an empty name means the only sweep. Where the trial has
         to be trained again, ``file`` is None, and there are ``parameters``, ``seed``,
-        ``provenance`` and ``path``, as ``save_model`` of the trainer's file takes them.
+        ``provenance`` and ``path``, as ``save_model`` of the trainer's file takes them; and
+        ``ancestors``, if it went on from other trials.
         """
         return None
 

@@ -173,8 +173,10 @@ class Network:
     is_part = False
     """Whether other ranks have parameters, or parts of parameters, that this rank lacks."""
 
+    seed_name = "noise.seed"
+    """Name of the state with the seed on which random numbers depend."""
     step_name = "noise.step"
-    """Name of the state that K networks share: the step number, on which random numbers depend."""
+    """Name of the state that K networks share: the step number, on which these depend too."""
 
     def __init__(
         self,
@@ -203,7 +205,7 @@ class Network:
         self._state_nodes = [state.node for state in self._declared_states]
         self._find_trained()
         self._noise = NoiseSource(
-            variable((), np.uint64, "noise.seed"), variable((), np.uint64, self.step_name)
+            variable((), np.uint64, self.seed_name), variable((), np.uint64, self.step_name)
         )
         self._scale = variable((), self.dtype, "gradient_scale")
         self.resize(len(seed) if isinstance(seed, Sequence) else None)

@@ -23,7 +23,7 @@ from dnn.training.state import Snapshot, State, load_states, states_of, weights_
 if TYPE_CHECKING:
     from dnn.training.networks import Networks
 
-__all__ = ["Progress", "load_progress", "progress_of", "resume_training"]
+__all__ = ["Progress", "copy_training", "load_progress", "progress_of", "resume_training"]
 
 _BEST = "best/"
 
@@ -169,6 +169,40 @@ def resume_training(networks: Networks, progress: Sequence[Progress]) -> list[Sn
     ShapeError
         If they are of another kind of network or optimizer; nothing is changed then.
     """
+    _load(networks, progress)
+    networks._seeds = [each.seed for each in progress]
+    return [_on_device(networks, k, each.best) for k, each in enumerate(progress)]
+
+
+def copy_training(
+    networks: Networks, progress: Sequence[Progress], own: Sequence[str] = ()
+) -> None:
+    """Have networks go on from copies of others, with seeds and hyperparameters of their own.
+
+    Parameters, running statistics, the state of the optimizer and the history are those of the
+    others; the order of rows, the noise, learning rates and the like are not. All ranks that train
+    a network together call it.
+
+    Parameters
+    ----------
+    networks : NeuralNetwork or Ensemble
+        As they are when they are made, or after `Ensemble.restart`.
+    progress : sequence of Progress
+        As for `resume_training`; one may be there several times.
+    own : sequence of str, optional
+        Names of states that stay those of the networks too, such as ``"dropout_1.rate"``.
+
+    Raises
+    ------
+    ConfigurationError, ShapeError
+        As for `resume_training`.
+    """
+    kept = [f"state/{name}" for name in (networks._network.seed_name, *own)]
+    _load(networks, progress, ["hyperparameter/", *kept])
+
+
+def _load(networks: Networks, progress: Sequence[Progress], own: Sequence[str] = ()) -> None:
+    """Load states and histories, without the arrays whose names begin like one in `own`."""
     if len(progress) != len(networks._seeds):
         message = f"{len(progress)} for {len(networks._seeds)} networks"
         raise ConfigurationError(f"resume_training: {message}: it takes one for each")
@@ -177,11 +211,9 @@ def resume_training(networks: Networks, progress: Sequence[Progress]) -> list[Sn
     network, own_part = networks._network, networks._scheme.own_part
     states = [each.state for each in progress]
     states = [State(own_part(network, each.arrays), each.steps) for each in states]
-    load_states(network, networks._update, states)
-    networks._seeds = [each.seed for each in progress]
+    load_states(network, networks._update, states, own)
     networks._histories = [History(**dataclasses.asdict(each.history)) for each in progress]
     networks._ended, networks._progress = {}, None
-    return [_on_device(networks, k, each.best) for k, each in enumerate(progress)]
 
 
 def _on_device(networks: Networks, k: int, best: Snapshot) -> Snapshot | None:

@@ -75,8 +75,15 @@ def states_of(network: Network, update: Update | LossScaling) -> list[State]:
     ]
 
 
-def load_states(network: Network, update: Update | LossScaling, states: Sequence[State]) -> None:
+def load_states(
+    network: Network,
+    update: Update | LossScaling,
+    states: Sequence[State],
+    own: Sequence[str] = (),
+) -> None:
     """Load states, all after the same number of steps, into as many networks of the same layers.
+
+    Arrays whose names begin like one in `own` stay as they are.
 
     Raises
     ------
@@ -89,6 +96,8 @@ def load_states(network: Network, update: Update | LossScaling, states: Sequence
     for name, array, differs in _named(network, update):
         if name not in first.arrays:
             raise ShapeError("optimizer", f"another one's state was given: it has no {name}")
+        if name.startswith(tuple(own)):
+            continue
         value = first.arrays[name]
         if differs:
             value = np.stack([state.arrays[name] for state in states])

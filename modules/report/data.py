@@ -47,6 +47,9 @@ TOOK: Final = "seconds"
 """How long a trial took on its trainer, in seconds."""
 CURVE: Final = "learning curve"
 """Steps and objectives that a trial reported: drawn, and in no table."""
+LINEAGE: Final = "went on from"
+"""The trial from which a trial went on, or None, the step at which that had ended, and the trial's
+own last step: drawn, and in no table."""
 
 DONE: Final = frozenset({"", "ok", "done", "finished", "complete", "completed"})
 """States of a trial whose objective counts."""
@@ -105,7 +108,7 @@ class Sweep:
 
     def metrics_of(self, row: Mapping[str, Any]) -> list[str]:
         """Return the columns of a row that are metrics of the trial."""
-        known = {TRIAL, TRAINER, STATE, REASON, CURVE, "seed", STARTED, TOOK}
+        known = {TRIAL, TRAINER, STATE, REASON, CURVE, LINEAGE, "seed", STARTED, TOOK}
         known -= {self.objective, self.cost}  # which may have such a name
         return [name for name in row if name not in known and name not in self.parameters]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from ..trial import Reports
-from .data import STARTED, STATE, STOPPED, TOOK, TRAINER, TRIAL, Sweep, SweepView
+from .data import LINEAGE, STARTED, STATE, STOPPED, TOOK, TRAINER, TRIAL, Sweep, SweepView
 from .figure import Figure
 from .importance import TREES, Effect, Importance
 from .markup import as_number, show, with_unit, words
@@ -247,6 +247,66 @@ _CURVES: Final = {
     "stopped": "stopped early",
     "running": "running",
 }
+
+
+@figure
+def lineage(known: Known) -> Figure | None:
+    """Describe which trials went on from which, and what the lineage of the best one had when."""
+    view = known.view
+    ends: dict[Any, tuple[int, Any, float]] = {}
+    for place, row in enumerate(view.rows):
+        if (own := row.get(LINEAGE)) is not None and len(own) == 3:
+            ends[row.get(TRIAL)] = place, own[0], own[2]
+    joined = [trial for trial, (_, parent, _) in ends.items() if parent in ends]
+    if not joined or not view.top:
+        return None
+    best = [view.rows[view.top[0]].get(TRIAL)]
+    while (parent := ends[best[-1]][1] if best[-1] in ends else None) in ends:
+        best.append(parent)
+    chosen = joined[:: -(-len(joined) // _BARS)]
+    layers = []
+    # The best one is drawn over the others.
+    for style, name, trials in (
+        ("cloud", "others", [trial for trial in chosen if trial not in best]),
+        ("best", "the lineage of the best", best[-2::-1]),
+    ):
+        for trial in trials:
+            place, parent, stop = ends[trial]
+            before, _, start = ends[parent]
+            values = [view.objective_of(before), view.objective_of(place)]
+            layers.append(Layer("line", style, name, [start, stop], values, [place]))
+    steps = [x for layer in layers for x in layer.x]
+    plot = Plot(
+        Axis("step", spread(steps)),
+        Axis(view.sweep.objective, view.axis),
+        layers,
+        f"{view.sweep.objective} of trials that went on from each other",
+    )
+    note = "Each line is a trial, which begins where the one had ended that it went on from; the "
+    note += f"best one is the last of {len(best)}."
+    return Figure("lineage", "Lineage", note, [plot, *_schedules(view, best[::-1])], view.tell)
+
+
+def _schedules(view: SweepView, trials: Sequence[Any]) -> list[Plot]:
+    """Return how the parameters changed in a lineage, a plot for each that did."""
+    rows = [row for trial in trials for row in view.rows if row.get(TRIAL) == trial]
+    starts, end = [float(row[LINEAGE][1]) for row in rows], float(rows[-1][LINEAGE][2])
+    panels: list[Plot] = []
+    for name in view.varying:
+        values = [as_number(row.get(name)) for row in rows]
+        if len({*values}) < 2 or None in values or len(panels) == _PLANES:
+            continue
+        numbers = [float(value) for value in values if value is not None]
+        panels.append(
+            Plot(
+                Axis("step", LinearScale(min(starts), end)),
+                Axis(name, cost_scale(numbers) if is_logarithmic(numbers) else _with_room(numbers)),
+                [Layer("stairs", "best", name, [*starts, end], [*numbers, numbers[-1]])],
+                f"{name}, step by step",
+                name,
+            )
+        )
+    return panels
 
 
 # -- predictions of the best trial ----------------------------------------------------------------

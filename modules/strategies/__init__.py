@@ -17,6 +17,7 @@ from .strategy import MOST_COUNTED, WAIT, Grid, Random, Strategy, Wait
 from .cross_entropy import CrossEntropy
 from .tpe import TPE
 from .nsga2 import Nsga2
+from .population import Population
 from .stopping import (
     Cohort,
     Cutoffs,
@@ -52,6 +53,7 @@ __all__ = [
     "Median",
     "Nsga2",
     "OptunaSearch",
+    "Population",
     "Random",
     "StoppingRule",
     "Strategy",

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -143,11 +143,15 @@ def make_strategy(
     seed: int,
     order: Any = "natural",
     folder: Path = Path(),
+    free: Collection[str] = (),
 ) -> Strategy:
-    """Make a strategy from options that were checked; without its rule, if it has one."""
+    """Make a strategy from options that were checked; without its rule, if it has one.
+
+    `free` are the parameters in which networks of one plan may differ.
+    """
     name = table["name"]
     if (ours := STRATEGIES.get(name)) is not None:
-        given = ours.options_in({"order": order, **table})
+        given = ours.options_in({"order": order, "free": free, **table})
         return cast("Strategy", ours.kind(space, seed, **ours.arguments, **given))
     from diel import load_plugin
 

@@ -590,6 +590,7 @@ class Lagged:
 
 def with_rule(strategy: Strategy, rule: StoppingRule | None, lag: int | None) -> Strategy:
     """Wrap a strategy in a stopping rule and a lag, where there are any."""
-    if lag is not None and (rule is not None or not getattr(strategy, "is_stateless", False)):
+    kinds = ("is_stateless", "is_reproducible")
+    if lag is not None and (rule or not any(getattr(strategy, kind, False) for kind in kinds)):
         return Lagged(strategy, lag, rule)
     return StrategyWithRule(strategy, rule) if rule is not None else strategy

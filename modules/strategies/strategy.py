@@ -72,6 +72,15 @@ class Strategy(Protocol):
     ``ask_alike(trial, like, free) -> parameters or None`` (method)
         Chooses the parameters of a trial that agree with the point `like` in all but those in the
         set `free`, for trials that are trained as one plan; None if there are no such.
+    ``parent(trial) -> trial or None`` (method)
+        Returns, once a trial was asked for, the earlier one from whose end it goes on; None if it
+        begins anew. A strategy that has it gets checkpoints of all trials.
+    ``possible_parents() -> set of trials`` (method)
+        Returns the trials from which others may still go on: checkpoints of others are removed.
+    ``members`` (int)
+        How many trials in a row depend on none of each other, but on all that are before them.
+    ``is_reproducible`` (bool, False without)
+        What is asked for does not depend on the order of results.
     """
 
     def ask(self, trial: int) -> Parameters | Wait | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from ..search import StrategyError
 from ..strategies import Wait
 from .joined_workers import JoinedWorkers, leases_ahead
 from .leases import TARGET_S, Pace, TrialQueue
@@ -106,9 +107,12 @@ class Dispatcher:
             if grant is None:
                 return
             cutoffs, cohorts = self._search.cohorts(range(grant.start, grant.stop)) or (None, None)
+            parents = None
+            if self._search.has_parents:
+                parents = [self._search.parent(each) for each in range(grant.start, grant.stop)]
             lease = Lease(
                 *(self._session, grant.lease, grant.start, grant.stop, points, grant.attempt),
-                *(cutoffs, cohorts),
+                *(cutoffs, cohorts, parents),
             )
             if taker == _OWN_TRAINERS:
                 self._tuples.tput(self._tags.lease, lease)
@@ -118,6 +122,10 @@ class Dispatcher:
     def _within_cohorts(self, count: int) -> int:
         """Return how many trials to ask for: of those that are alike, whole cohorts if possible."""
         alike = self._search.alike
+        if self._search.members is not None:
+            # None of them waits for another, and all that come next wait for the last of them.
+            trainers = self._trainers + sum(self._workers.here.values())
+            return min(count, -(-self._search.members // trainers))
         if self._search.learns:
             count = min(count, max(self._most_adaptive(), alike))
         start = self._search.place(self._queue.upcoming(1)[0])
@@ -175,6 +183,12 @@ class Dispatcher:
                 asked = self._search.ask(trial)
                 if isinstance(asked, Wait):
                     break
+                parent = self._search.parent(trial)
+                if parent is not None and parent not in self._queue.recorded:
+                    raise StrategyError(
+                        f"trial {trial} is to go on from trial {parent}, which has not ended: its "
+                        "strategy is to return WAIT"
+                    )
                 if asked is None:
                     self._queue.total = self._search.place(trial)
                     break

@@ -54,6 +54,7 @@ from .joining import (
     trials_in,
 )
 from .leases import TARGET_S
+from .lineage import FOLDER as CHECKPOINTS
 from .messages import IntermediateReport, Lease, Outcome, Stops, SweepOrder, Tags
 from .results import choices_as_text, restore_choices
 
@@ -331,6 +332,8 @@ class MasterLink:
     ----------
     term : int
         Term of the master whose orders are read; 0 as long as there is none.
+    ledger : Path
+        Of the sweep.
     """
 
     def __init__(
@@ -341,7 +344,7 @@ class MasterLink:
         silence_s: float = SILENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder = ledger.with_name(FOLDER) / me.name
+        self.ledger, self._folder = ledger, ledger.with_name(FOLDER) / me.name
         self._clock = clock
         self.term = 0
         self._reader = MessageReader(self._folder / "none", clock)
@@ -551,7 +554,8 @@ class JoinedLoop:
         tuples = self._ctx.tuples
         if "seed" in message:
             self._forget()
-            self._order = order_of(message, uuid.uuid4().hex, self._ctx.session)
+            checkpoints = self._link.ledger.with_name(CHECKPOINTS)
+            self._order = order_of(message, uuid.uuid4().hex, self._ctx.session, checkpoints)
             tuples.tput(self._tags.sweep(self._order.session), self._order)
         elif self._order is None:
             pass  # from a version whose first message is no order

@@ -52,6 +52,8 @@ from .ledger import MOST_TRIALS, as_numbers, encode
 from .messages import IntermediateReport, Lease, Outcome, SweepOrder
 
 FORMAT: Final = 1
+_WITH_PARENTS: Final = 2
+"""Of a master whose trials go on from others: earlier versions would begin them anew."""
 SILENCE_S: Final = 30.0
 """A worker that has been silent for so long is lost, unless it asks for another limit."""
 FOLDER: Final = "workers"
@@ -211,7 +213,7 @@ _TRIALS: Final = ("stopped", "out_of_time", "untried")
 def order_message(order: SweepOrder, term: int) -> Message:
     """Return the first message of a term: what a worker has to know of the sweep."""
     return {
-        "format": FORMAT,
+        "format": FORMAT if order.checkpoints is None else _WITH_PARENTS,
         "term": term,
         "seed": order.seed,
         "wants_reports": order.wants_reports,
@@ -221,12 +223,14 @@ def order_message(order: SweepOrder, term: int) -> Message:
     }
 
 
-def order_of(message: Message, session: str, run_session: str) -> SweepOrder:
+def order_of(
+    message: Message, session: str, run_session: str, checkpoints: Path | None = None
+) -> SweepOrder:
     """Return the order in the first message of a master; a ModuleFailed if its version differs.
 
-    The sessions are those of the worker's own run.
+    The sessions are those of the worker's own run; `checkpoints` is the folder of the sweep's.
     """
-    if message["format"] != FORMAT:
+    if message["format"] not in (FORMAT, _WITH_PARENTS):
         raise ModuleFailed(f"its master speaks version {message['format']}, this one {FORMAT}")
     return SweepOrder(
         session,
@@ -237,6 +241,7 @@ def order_of(message: Message, session: str, run_session: str) -> SweepOrder:
         not_to_try=trials_in(message["not_to_try"]),
         run_session=run_session,
         aim=_aim_in(message.get("aim")),
+        checkpoints=checkpoints if message["format"] == _WITH_PARENTS else None,
     )
 
 
@@ -256,10 +261,10 @@ def trials_in(numbers: Any) -> frozenset[int]:
 def lease_message(lease: Lease) -> Message:
     """Return the message that gives a lease, whose points are known."""
     fields = {"number": lease.number, "start": lease.start, "points": lease.points}
-    judged: Message = {}
+    judged: Message = {} if lease.parents is None else {"parents": lease.parents}
     if lease.cutoffs is not None:
         cutoffs = [vars(each) for each in lease.cutoffs]
-        judged = {"cutoffs": cutoffs, "cohorts": lease.cohorts}
+        judged |= {"cutoffs": cutoffs, "cohorts": lease.cohorts}
     return {"lease": {**fields, "attempt": lease.attempt, **judged}}
 
 
@@ -271,6 +276,11 @@ def lease_of(message: Message, session: str) -> Lease:
         raise ValueError("points of a lease are tables")
     number, attempt = as_integer(given["number"], 0), as_integer(given["attempt"], 1)
     lease = Lease(session, number, start, start + len(points), points, attempt=attempt)
+    if (parents := given.get("parents")) is not None:
+        known = [None if each is None else as_integer(each, 0, start) for each in parents]
+        if len(known) != len(points):
+            raise ValueError("each trial of a lease has its parent")
+        lease = replace(lease, parents=known)
     if not given.get("cutoffs"):
         return lease
     cutoffs = [

@@ -31,6 +31,8 @@ from .ledger import (
     table_of,
     trials_of,
 )
+from .lineage import FOLDER as CHECKPOINTS
+from .lineage import TrialCheckpoints, checkpoint_of
 from .messages import (
     End,
     IntermediateReport,
@@ -48,6 +50,8 @@ from .steering import RequestReader, Steering
 from .warm_start import EarlierResults
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from diel import Context, TrialLog
 
     from ..search import Search
@@ -185,6 +189,10 @@ class _MasterLoop:
             self._earlier = EarlierResults(
                 plan.warm_start, ctx.folder, self._path, search.space, search.objectives
             )
+        self._checkpoints: TrialCheckpoints | None = None
+        if plan.search.has_parents:
+            folder = self._path.with_name(CHECKPOINTS)
+            self._checkpoints = TrialCheckpoints(folder, plan.search.possible_parents)
         self._dispatcher = Dispatcher(
             ctx,
             tags,
@@ -249,6 +257,7 @@ class _MasterLoop:
                 objective.maximise,
                 has_time_limit=self._search.left_s(0.0) is not None,
             ),
+            checkpoints=self._folder_of_checkpoints,
         )
 
     def _say_choice(self) -> None:
@@ -261,6 +270,10 @@ class _MasterLoop:
         if self._search.is_chosen:
             self._output.add_facts({"strategy": chosen})
 
+    @property
+    def _folder_of_checkpoints(self) -> Path | None:
+        return None if self._checkpoints is None else self._path.with_name(CHECKPOINTS).absolute()
+
     def declare(self) -> None:
         """Declare the columns of the table, and say what was chosen for the sweep."""
         self._say_choice()
@@ -271,6 +284,8 @@ class _MasterLoop:
         from diel import TrialLog
 
         self.declare()
+        if self._checkpoints is not None:
+            self._checkpoints.prepare()
         tuples, recorded = self._ctx.tuples, len(self._queue.recorded)
         tuples.tput(self._tags.sweep(self._session), self._order())
         self._drop_stopped()
@@ -479,15 +494,22 @@ class _MasterLoop:
         number = best["trial"]
         # A trial that was taken over was trained with the seed in its row.
         seed = best["seed"] if type(best.get("seed")) is int else self._seed_of(number)
-        trial = Trial(number, self._results.parameters_of(best), seed)
+        folder = self._folder_of_checkpoints
+        trial = Trial(
+            *(number, self._results.parameters_of(best), seed),
+            checkpoint=checkpoint_of(folder, number),
+            parent_checkpoint=checkpoint_of(folder, self._results.lineage.parent(number)),
+        )
         objective = self._search.objectives[0].text
         metrics = {name: best[name] for name in METRICS if name in best}
         provenance = provenance_of(
             *(self._ctx.run_dir, self._path.parent.name, objective, best[objective], metrics),
             epochs=self._results.ended_at.get(number),
+            schedule=self._results.lineage.schedule(number),
         )
         holders = [copy for copy, kept in self._kept_trials.items() if kept == number]
-        if not holders and self._saves_models:
+        is_kept = trial.checkpoint is not None and trial.checkpoint.exists()
+        if not holders and self._saves_models and not is_kept:
             text = "trial %d is trained again, to write its model: no trainer here has kept it"
             self._ctx.log.info(text, number)
         wanted = SaveModel(
@@ -569,6 +591,9 @@ class _MasterLoop:
         self._output.add([self._results.add(record) for record in records])
         if self._search.chosen != self._choice_said:  # the first trials have decided
             self.declare()
+        if self._checkpoints is not None:
+            best = [row["trial"] for row in self._results.best_rows.best[:1]]
+            self._checkpoints.recorded((record["trial"] for record in records), best)
 
     def _record_facts(self, outcome: Outcome, record: dict[str, Any]) -> None:
         """Record the device facts of a trainer with its first outcome in this session."""
@@ -616,7 +641,9 @@ class _MasterLoop:
         """Show how the sweep has ended; return its best row."""
         self._output.show(at_once=True)
         chosen = [f"strategy, as chosen: {self._search.chosen}"] if self._search.is_chosen else []
-        self._output.show_notes([*chosen, *([self._model] if self._model else [])])
+        best = self._results.best_rows.best[:1]
+        lineage = [line for row in best for line in self._results.lineage.lines(row["trial"])]
+        self._output.show_notes([*chosen, *lineage, *([self._model] if self._model else [])])
         self._output.log_unranked(self._path)
         if not self._results.best_rows.best:
             unranked = self._results.unranked

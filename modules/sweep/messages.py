@@ -102,6 +102,8 @@ class SweepOrder:
     """Session of the run in which the order holds: in another session it is from a checkpoint."""
     aim: Aim | None = None
     """What the sweep is for; None if trainers need not know it."""
+    checkpoints: Path | None = None
+    """The folder for the checkpoints of trials from which others may go on; None if none does."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ class Lease:
     """What several trials are judged by where they run; None if the master alone can judge."""
     cohorts: list[int] | None = None
     """For each trial, which of the cutoffs it has; those with the same ones are compared too."""
+    parents: list[int | None] | None = None
+    """For each trial the one from whose end it goes on; None if none does."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import json
 import operator
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,10 +46,12 @@ def provenance_of(
     score: Any,
     metrics: Mapping[str, Any],
     epochs: int | None = None,
+    schedule: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return where a trial comes from, as values of JSON: see `Report.provenance`.
 
-    `epochs` is given if time has ended its training, and it has the network of this epoch.
+    `epochs` is given if time has ended its training, and it has the network of this epoch;
+    `schedule` if it went on from others, as `Lineage.schedule` has it.
     """
     recorded = {name: value for name, value in metrics.items() if name != _SPLIT}
     found: dict[str, Any] = plain(
@@ -61,6 +63,7 @@ def provenance_of(
             "score": score,
             "metrics": recorded,
             **({} if epochs is None else {"epochs": epochs}),
+            **({"schedule": [*schedule]} if schedule else {}),
         }
     )
     return found
@@ -121,8 +124,9 @@ def choose_model(watched: WatchedSweep, ledger: Path, trial: int | None) -> dict
     """Return where the model of a trial of a sweep is, by default of the best one.
 
     ``sweep``, ``trial``, and ``file``. Where a trial has to be trained again ``file`` is None, and
-    there are ``parameters``, ``seed``, ``provenance``, and ``path``, the place of the file without
-    its suffix. A ValueError if there is no such trial, or no model of the best one.
+    there are ``parameters``, ``seed``, ``ancestors``, the trials that it comes from, the first one
+    first, ``provenance``, and ``path``, the place of the file without its suffix. A ValueError if
+    there is no such trial, or no model of the best one.
     """
     if trial is not None:
         if isinstance(trial, bool) or not hasattr(trial, "__index__"):
@@ -141,6 +145,8 @@ def choose_model(watched: WatchedSweep, ledger: Path, trial: int | None) -> dict
         raise ValueError(f"{watched.name} of {watched.run_dir} has no trial {trial} (yet)")
     if found["state"] not in (FINISHED, STOPPED):
         raise ValueError(f"trial {trial} of {watched.name} has no result: it is {found['state']}")
+    if found["ancestors"] is None:
+        raise ValueError(f"trial {trial} of {watched.name} went on from one that is not recorded")
     objective = watched.summary()["objective"]
     metrics = found["metrics"]
     score = metrics.get(objective)
@@ -151,6 +157,7 @@ def choose_model(watched: WatchedSweep, ledger: Path, trial: int | None) -> dict
         "path": str(model_of_trial(folder, trial).with_suffix("")),
         "parameters": found["parameters"],
         "seed": found["seed"],
+        "ancestors": found["ancestors"],
         "provenance": provenance_of(
             *(watched.run_dir, watched.name, objective, score, metrics), best_step_of(found)
         ),

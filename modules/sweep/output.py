@@ -34,6 +34,7 @@ from .ledger import (
     encode,
     trials_of,
 )
+from .lineage import LINEAGE
 from .models import name_of_run
 from .results import CURVE, SweepResults
 
@@ -79,7 +80,7 @@ class SweepOutput:
         self.report.add(rows)
         if self._table is None:
             self._untabled += rows
-            known = {"trial", CURVE, *self._search.space.names, *AFTER_METRICS}
+            known = {"trial", CURVE, LINEAGE, *self._search.space.names, *AFTER_METRICS}
             good = (
                 row
                 for row in self._untabled

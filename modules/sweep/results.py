@@ -31,6 +31,7 @@ from .ledger import (
     plain,
     trials_of,
 )
+from .lineage import LINEAGE, PARENT, Lineage, Parent, drawn
 from .messages import IntermediateReport, Outcome
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class SweepResults:
         Of trials that time has ended, the step that their metrics are of.
     seconds : float
         How long the trials of earlier sessions have taken.
+    lineage : Lineage
+        Which trials go on from which; empty if none can.
     """
 
     def __init__(self, search: Search, seed: int) -> None:
@@ -81,6 +84,7 @@ class SweepResults:
         self.computed_by: dict[str, str] = {}
         self.ended_at: dict[int, int] = {}
         self.seconds = 0.0
+        self.lineage = Lineage()
 
     def read(self, ledger: Path, recorded: Bitmap) -> Iterator[list[dict[str, Any]]]:
         """Add what a ledger holds that is not in `recorded`; yield the rows, many at a time.
@@ -109,6 +113,8 @@ class SweepResults:
         if not self.computed_by and isinstance(record.get(COMPUTED_BY), dict):
             self.computed_by = record[COMPUTED_BY]
         self._untold[record["trial"]] = record.get("reports", [])
+        if (parent := Parent.of(record)) is not None:
+            self._search.restore_parent(record["trial"], parent.trial)
         restore_choices(record["parameters"], self._choices_as_text)
         if isinstance(seconds := record.get("seconds"), (int, float)):
             self.seconds += seconds
@@ -177,6 +183,10 @@ class SweepResults:
             }
             if attempt > 1:
                 record["attempt"] = attempt
+            if self._search.has_parents:
+                parent = self._search.parent(trial)
+                step = 0 if parent is None else self.lineage.last_step(parent)
+                record[PARENT] = None if parent is None else {"trial": parent, "step": step}
             if outcome.worker:
                 record["worker"] = outcome.worker
             if reason:
@@ -190,6 +200,7 @@ class SweepResults:
             if self._search.wants_reports:
                 self._untold[trial] = outcome.reports.get(trial, [])
             is_kept = self._search.wants_reports or trial in outcome.out_of_time
+            is_kept = is_kept or self._search.has_parents
             if reports and (is_kept or self._keeps_curve(state, metrics)):
                 record["reports"] = reports
             records.append(record)
@@ -238,6 +249,8 @@ class SweepResults:
         objectives: an earlier version took text for a number.
         """
         trial, state, metrics = record["trial"], record["state"], record["metrics"]
+        if self._search.has_parents:
+            self.lineage.add(record)
         for step, reported in self._untold.pop(trial, ()):
             with suppress(ObjectiveError):  # of a curve, which no rule has asked for
                 self._search.report(trial, step, reported)
@@ -282,6 +295,8 @@ class SweepResults:
         # For the report: a row that is among its best at the end is so when it comes.
         if "reports" in record and (is_good or state == STOPPED):
             row[CURVE] = self._search.objectives[0].curve(thinned(record["reports"]))
+        if PARENT in record:
+            row[LINEAGE] = drawn(record)
         row["state"] = state_of(record) if state == FINISHED else state
         return row
 

@@ -29,6 +29,7 @@ from diel.errors import RunStopped, TupleTimeout
 
 from ..attributes import describe_unknown, unknown_attributes
 from ..trial import (
+    DIVERGED,
     IsToStop,
     Judge,
     LearningCurve,
@@ -53,6 +54,11 @@ if TYPE_CHECKING:
 
 TRAINERS: Final = "trainers"
 """The kind of plugins among which a function for trials is looked for by its name."""
+NO_CHECKPOINT: Final = (
+    "train has written nothing at report.checkpoint: trials of this strategy go on from each "
+    "other, each from what is at report.parent_checkpoint"
+)
+"""Reason of failure of a trial from which no other could go on."""
 _UNITS: Final = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _MEMORY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB|B)\s*", re.IGNORECASE)
 _SETTLING_S: Final = 2.0
@@ -87,6 +93,8 @@ class Task:
             trial.seed,
             trial.attempt,
             judged_at=trial.judged_at,
+            checkpoint=trial.checkpoint,
+            parent_checkpoint=trial.parent_checkpoint,
             options=self.options,
             folder=self.folder,
             **more,
@@ -220,7 +228,17 @@ class InProcessRunner:
             self._progress.begin(trial.number, report.curve)
         result = run_trial(self._try, trial.parameters, report)
         self._note(0, 0)
+        if not self.trains_networks and self._lacks_checkpoint(trial, result):
+            result.reason = NO_CHECKPOINT
         return result
+
+    def _lacks_checkpoint(self, trial: Trial, result: TrialResult) -> bool:
+        """Whether a trial with a result has left nothing from which others could go on."""
+        if trial.checkpoint is None or result.reason or DIVERGED in result.metrics:
+            return False
+        # Of several ranks the first one writes.
+        is_first = self.communicator is None or not self.communicator.rank
+        return is_first and not trial.checkpoint.exists()
 
     def _restoring(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function if self.trains_networks else restoring(function)

@@ -29,6 +29,7 @@ from ..trial import (
 )
 from .in_flight import InFlightTrials, RunningCurve, take_left_by_dead
 from .leases import TARGET_S
+from .lineage import checkpoint_of
 from .messages import (
     End,
     IntermediateReport,
@@ -202,12 +203,14 @@ def _run_lease(
     points = lease.points
     if points is None:
         points = [order.strategy.ask(number) for number in numbers]
+    parents = lease.parents or [None] * len(points)
     trials = [
         Trial(
             *(number, point, trial_seed(order.seed, number), lease.attempt),
             None if judge is None else judge.steps_of(number),
+            *(checkpoint_of(order.checkpoints, each) for each in (number, parent)),
         )
-        for number, point in zip(numbers, points, strict=True)
+        for number, point, parent in zip(numbers, points, parents, strict=True)
     ]
     outcome = Outcome(lease.session, lease.number, lease.start, copy_index, points)
     details: list[tuple[int, str]] = []

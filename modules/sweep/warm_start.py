@@ -30,6 +30,7 @@ from .ledger import (
     encode,
     ledgers_in,
 )
+from .lineage import Parent
 
 _COPY: Final = "warm-start.jsonl"
 _AT_ONCE: Final = 1000
@@ -125,7 +126,8 @@ def _results_in(
     ledger: Path, space: Space, objectives: Sequence[Objective]
 ) -> Iterator[dict[str, Any]]:
     for _, record in LedgerReader(ledger).new_records():
-        if record["state"] != FINISHED:
+        # What went on from another trial is no result of its point alone.
+        if record["state"] != FINISHED or Parent.of(record) is not None:
             continue
         try:
             space.check(record["parameters"])

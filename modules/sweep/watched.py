@@ -58,6 +58,7 @@ from .ledger import (
     table_of,
     trials_of,
 )
+from .lineage import LINEAGE, PARENT, Parent, drawn
 from .models import how_to_use
 from .output import cell
 from .steering import point_problems
@@ -66,6 +67,8 @@ _AT_ONCE: Final = 20_000
 _TABLE_ROWS: Final = 20_000
 """Most trials of the table, beside later ones that are better than all before."""
 _NOT_CHOSEN: Final = object()
+_DRAWN: Final = (CURVE, LINEAGE)
+"""Keys of rows that are no columns."""
 _LAST_COLUMNS: Final = ("seconds", "trainer", "seed", REASON)
 """Columns of the table behind the metrics."""
 
@@ -119,7 +122,7 @@ class WatchedSweep:
             self._selection.add([row])
             steps = self._selection.steps
             if len(self._rows) < _TABLE_ROWS or (steps and steps[-1].row is row):
-                row = {name: value for name, value in row.items() if name != CURVE}
+                row = {name: value for name, value in row.items() if name not in _DRAWN}
                 self._columns.update(dict.fromkeys(row))
                 self._rows.append(row)
         running = read_running_curves(self.run_dir, self._group, self._trainer, self._places)
@@ -176,6 +179,8 @@ class WatchedSweep:
                 row[REASON] = record[REASON]
             if "reports" in record and record[STATE] in DONE | STOPPED:
                 row[CURVE] = self._curve_of(thinned(record["reports"]))
+            if PARENT in record:
+                row[LINEAGE] = drawn(record)
             rows.append(row)
         return rows
 
@@ -206,7 +211,8 @@ class WatchedSweep:
         top = selection.top
         best = {name: _plain(value) for name, value in top[0].row.items()} if top else None
         if best is not None:
-            best.pop(CURVE, None)
+            for name in _DRAWN:
+                best.pop(name, None)
         return {
             "objective": sweep.objective,
             "maximise": sweep.maximise,
@@ -249,6 +255,7 @@ class WatchedSweep:
         while part := list(islice(records, _AT_ONCE)):
             for row in self._flat(part):
                 curve = [list(point) for point in row.pop(CURVE, ())]
+                row.pop(LINEAGE, None)
                 yield {**{name: _plain(value) for name, value in row.items()}, "curve": curve}
 
     def new_trials(self) -> list[dict[str, Any]]:
@@ -325,11 +332,23 @@ class WatchedSweep:
         is_alone = len(ledgers_in(self.run_dir)) == 1
         which = str(number) if is_alone else f"{self.name}:{number}"
         command = ["diel", "sweep", str(self.run_dir), "--repeat", which]
+        ancestors, is_whole = self._ancestors(record)
         return {
             **_data_of(record),
             "figure": curve,
-            "command": shlex.join(command) if number in self._places else "",
+            "command": shlex.join(command) if is_whole and number in self._places else "",
+            "ancestors": ancestors if is_whole else None,
         }
+
+    def _ancestors(self, record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+        """Return the trials that one comes from, the first one first, and whether none is lost."""
+        found: list[dict[str, Any]] = []
+        while (parent := Parent.of(record)) is not None:
+            if parent.trial not in self._places or parent.trial >= record["trial"]:
+                return found[::-1], False
+            record = record_at(self._ledger, self._places[parent.trial])
+            found.append({name: record.get(name) for name in ("trial", "parameters", "seed")})
+        return found[::-1], True
 
 
 def _data_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,7 +359,7 @@ def _data_of(record: Mapping[str, Any]) -> dict[str, Any]:
         **plain,
         "parameters": record["parameters"],
         "metrics": record.get("metrics", {}),
-        **{name: record[name] for name in (ENDED_BY_TIME,) if name in record},
+        **{name: record[name] for name in (ENDED_BY_TIME, PARENT) if name in record},
     }
 
 

@@ -69,7 +69,7 @@ LAYERS = {
         objective strategies
         evaluation
         tabular trial_plan
-        choosing pretrained space_check
+        choosing pretrained space_check trial_states
         options report
         search
         sweep
@@ -516,6 +516,7 @@ def test_the_public_names_of_dnn() -> None:
         "catalogue",
         "class_weights",
         "convnext_tiny",
+        "copy_training",
         "cuda_problem",
         "densenet121",
         "device_facts",

@@ -44,7 +44,8 @@ HEART = DATA / "heart" / "processed.cleveland.data"
 NEEDS_DATA = {"heart_grid": HEART}
 TRAINING = (
     *("cancer_grid", "diabetes_regression", "digits_brackets", "digits_convolution"),
-    *("digits_auto", "digits_front", "digits_layers", "digits_patience", "digits_ranks"),
+    *("digits_auto", "digits_front", "digits_layers", "digits_patience", "digits_population"),
+    *("digits_ranks",),
     *("heart_grid", "tickets"),
 )
 
