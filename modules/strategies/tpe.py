@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from ..pareto import is_infeasible
 from ..space import Parameters, Permutation, Space
 from .catalogue import strategy
 from .strategy import MOST_COUNTED, Draws
@@ -75,6 +76,8 @@ class Ranking:
         """Record a trial, whose place among those told is its index."""
         if score is not None and score != score:
             reports, score = (), None
+        if score is not None and is_infeasible(score):
+            reports = ()  # what it reached on the way is no rank
         self._told.append((trial, reports, score))
         if score is not None or reports:
             insort(self._ends, math.inf if score is not None else float(reports[-1][0]))
