@@ -389,11 +389,16 @@ class SweepOptions(BaseModel):
             yield at(("alike",), self.alike, f"{text}networks of one plan may differ", remedy)
         follows_all = self._is_stateless or self._is("takes_all_objectives")
         if len(self.objective) > 1 and not follows_all:
+            all_of = [
+                name
+                for name, row in STRATEGIES.items()
+                if getattr(row.kind, "takes_all_objectives", False)
+            ]
             yield at(
                 ("objective",),
                 self.objective,
                 f'"{name}" can follow one objective, not {len(self.objective)}',
-                "write one expression of them, or use nsga2, grid or random",
+                f"write one expression of them, or use {', '.join(all_of)}, grid or random",
             )
 
     def _trainer_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
