@@ -196,11 +196,14 @@ class Fronts:
 
 def _beaten(rows: np.ndarray, rivals: np.ndarray) -> np.ndarray:
     """Return which rows any of the rivals dominates."""
-    at_least, better = True, False
+    import numpy as np
+
+    at_least = np.ones((len(rivals), len(rows)), bool)
+    better = np.zeros_like(at_least)
     for column, rival in zip(rows.T, rivals.T, strict=True):  # a few: faster than one array of all
-        at_least = at_least & (rival[:, None] >= column)
-        better = better | (rival[:, None] > column)
-    beaten: np.ndarray = (at_least & better).any(0)
+        at_least &= rival[:, None] >= column
+        better |= rival[:, None] > column
+    beaten: np.ndarray = np.any(at_least & better, axis=0)
     return beaten
 
 

@@ -204,7 +204,7 @@ class _Analysis:
                 names[second],
                 (columns[first].labels, columns[second].labels),
                 (plane + centre).tolist(),
-                trials.tolist(),
+                [[int(many) for many in row] for row in trials],
             )
             here, there = self._shares(first, rows), self._shares(second, rows)
             beyond = plane - self._curve(first, rows)[:, None] - self._curve(second, rows)[None, :]
@@ -437,7 +437,8 @@ class Binned:
         """Return the bins, of rows without a value those of others, drawn at random."""
         if self.is_set.all():
             return self.bins
-        random, bins = np.random.default_rng(_SEED), self.bins.copy()
+        random = np.random.default_rng(_SEED)
+        bins: Integers = self.bins.copy()
         there = self.bins[self.is_set]
         bins[~self.is_set] = there[random.integers(0, len(there), int((~self.is_set).sum()))]
         return bins

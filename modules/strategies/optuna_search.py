@@ -207,8 +207,10 @@ class OptunaSearch:
 
 
 for _sampler in SAMPLERS:
-    _of = {"reads_scores": _sampler in _MODELLING_SCORES, "sampler": _sampler}
-    strategy(f"optuna:{_sampler}", needs="Optuna", **_of)(OptunaSearch)
+    _reads = _sampler in _MODELLING_SCORES
+    strategy(f"optuna:{_sampler}", needs="Optuna", reads_scores=_reads, sampler=_sampler)(
+        OptunaSearch
+    )
 
 
 def _is_fine(dimension: Dimension) -> TypeGuard[Finite]:
