@@ -90,7 +90,8 @@ class Options(SweepOptions):
         folder, run_dir = context.get("folder", Path()), context.get("run_dir")
         try:
             earlier = find_ledger(self.warm_start, folder)
-            check_fits(earlier, Space.parse(self.space), self.objectives(folder))
+            space = Space.parse(self.space)
+            check_fits(earlier, space, self.objectives(folder), self.bounds())
         except (OSError, ValueError) as error:
             if run_dir is not None and is_copied(run_dir):
                 return self  # this run has begun: the master goes on with its copy of the ledger
@@ -160,6 +161,8 @@ class Preview:
     """Name of the module that runs the trials."""
     what_is_wrong: Callable[[Mapping[str, Any]], str]
     """Returns why the metrics of a trial cannot be ranked; empty if they can."""
+    what_is_broken: Callable[[Mapping[str, Any]], str]
+    """Returns which constraints the metrics of a trial break; empty if none."""
 
 
 def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
@@ -219,6 +222,7 @@ def preview_sweep(options: Options, folder: Path) -> Preview:
         points,
         options.trainer,
         lambda metrics: search.judge(metrics).reason,
+        lambda metrics: search.judge(metrics).broken,
     )
 
 

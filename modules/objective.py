@@ -1,7 +1,7 @@
-"""The objective of a sweep: a number to maximise or minimise, from the metrics of a trial.
+"""The objective of a sweep: a number to maximise or minimise, and constraints on metrics.
 
 It is a metric, an expression of metrics (arithmetic only: no code of the file is executed), or a
-user's function.
+user's function. A constraint compares two expressions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ from typing import Any, TypeGuard
 
 from diel.errors import PluginError
 
+from .pareto import infeasible_score
 from .trial import DIVERGED, METRICS, TEXT, plain_number
 
 Metrics = Mapping[str, Any]
@@ -263,12 +265,7 @@ class Objective:
             evaluate, names = compile_expression(text)
             if not names:
                 raise ObjectiveError(f"{text!r} has no metric in it: every trial would be alike")
-            for name in names:
-                if known is not None and name not in set(known):
-                    wrong = ObjectiveError(f"the trainer reports no {name!r}{_meant(name, known)}")
-                    if (first := next(iter(known), None)) is not None:
-                        wrong.remedy = f'take one of these, as in objective = "{first}"'
-                    raise wrong
+            _check_known(names, known, 'objective = "{}"')
         if maximise is None:
             if text not in METRICS:
                 raise ObjectiveError(
@@ -283,21 +280,8 @@ class Objective:
         An `ObjectiveError` if a metric that it needs is not there or is no number, or the user's
         function raises.
         """
-        try:
-            return float(self.evaluate(metrics))
-        except UnknownName as error:
-            name = str(error)
-            raise ObjectiveError(
-                f"objective {self.text!r}: the trainer reported no {name!r}{_meant(name, metrics)}"
-            ) from None
-        except ExpressionError as error:
-            raise ObjectiveError(f"objective {self.text!r}: {error}") from None
-        except Exception as error:
-            if not self.is_function:  # what is left is arithmetic: a division by 0, an overflow
-                return math.nan
-            raise ObjectiveError(
-                f"objective {self.text!r} raised {type(error).__name__}: {error}"
-            ) from error
+        what = f"objective {self.text!r}"
+        return _value(self.evaluate, metrics, what, is_function=self.is_function)
 
     def curve(self, reports: Iterable[tuple[int, Mapping[str, Any]]]) -> list[tuple[int, float]]:
         """Return (step, value) pairs, for the steps whose metrics give the objective."""
@@ -329,22 +313,126 @@ class Objective:
 
 
 @dataclass(frozen=True)
+class Constraint:
+    """A bound that the metrics of a trial have to keep: ``training_time_s <= 2``."""
+
+    text: str
+    """The constraint as it is written in the workflow file."""
+    pairs: tuple[tuple[Evaluate, Evaluate], ...]
+    """Sides that are compared: the first is to be at most the second."""
+    names: tuple[str, ...]
+    """The metrics that it needs."""
+
+    @classmethod
+    def parse(cls, text: str, known: Iterable[str] | None = None) -> Constraint:
+        """Parse a constraint of a workflow file; `known` are as for `Objective.parse`.
+
+        An `ExpressionError` if it does not compare expressions by ``<=`` or ``>=``, an
+        `ObjectiveError` if it has no metric, or an unknown one.
+        """
+        sides, operators = _compared(text)
+        built = [compile_expression(side) for side in sides]
+        names = sorted({name for _, found in built for name in found})
+        if not names:
+            raise ObjectiveError(f"{text!r} has no metric in it: every trial would be alike")
+        _check_known(names, known, 'constraints = ["{} <= 0.5"]')
+        neighbours = zip(built, built[1:], operators, strict=False)
+        pairs = tuple(
+            (left, right) if isinstance(operator, ast.LtE) else (right, left)
+            for (left, _), (right, _), operator in neighbours
+        )
+        return cls(text, pairs, tuple(names))
+
+    def violation(self, metrics: Mapping[str, Any]) -> float:
+        """Return by how much a trial breaks the constraint, 0 if it holds; NaN as for an objective.
+
+        An `ObjectiveError` if a metric is missing, or is no number.
+        """
+        what, found = f"constraint {self.text!r}", 0.0
+        for smaller, larger in self.pairs:
+            beyond = _value(smaller, metrics, what) - _value(larger, metrics, what)
+            if not math.isfinite(beyond):
+                return math.nan
+            found += max(beyond, 0.0)
+        return found
+
+
+def _compared(text: str) -> tuple[list[str], list[ast.cmpop]]:
+    """Return the sides of a comparison, and the operators between them."""
+    example = "write it with <= or >=, as in training_time_s <= 2"
+    if len(text) > _MOST_CHARACTERS:
+        raise ExpressionError(f"a constraint of {len(text)} characters is too long")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+        raise ExpressionError(f"{text!r} is no constraint: {error}") from None
+    if not isinstance(tree, ast.Compare):
+        raise ExpressionError(f"{text!r} compares nothing: {example}")
+    if not all(isinstance(operator, ast.LtE | ast.GtE) for operator in tree.ops):
+        raise ExpressionError(f"{text!r} compares by something else: {example}")
+    sides = [ast.get_source_segment(text.strip(), side) for side in (tree.left, *tree.comparators)]
+    return [side or "" for side in sides], tree.ops
+
+
+def _check_known(names: Iterable[str], known: Iterable[str] | None, example: str) -> None:
+    """Raise an `ObjectiveError` if a name is none of the metrics that are known."""
+    for name in names:
+        if known is not None and name not in set(known):
+            wrong = ObjectiveError(f"the trainer reports no {name!r}{_meant(name, known)}")
+            if (first := next(iter(known), None)) is not None:
+                wrong.remedy = f"take one of these, as in {example.format(first)}"
+            raise wrong
+
+
+def _value(
+    evaluate: Evaluate, metrics: Mapping[str, Any], what: str, *, is_function: bool = False
+) -> float:
+    """Return what an expression or a function makes of metrics; NaN where it is not defined."""
+    try:
+        return float(evaluate(metrics))
+    except UnknownName as error:
+        name = str(error)
+        raise ObjectiveError(
+            f"{what}: the trainer reported no {name!r}{_meant(name, metrics)}"
+        ) from None
+    except ExpressionError as error:
+        raise ObjectiveError(f"{what}: {error}") from None
+    except Exception as error:
+        if not is_function:  # what is left is arithmetic: a division by 0, an overflow
+            return math.nan
+        raise ObjectiveError(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
 class Aim:
     """What trainers know of a sweep's aim: its first objective, and whether time may end trials."""
 
     text: str
     maximise: bool
     has_time_limit: bool = False
+    constraints: tuple[str, ...] = ()
 
     def score(self, metrics: Mapping[str, Any], folder: Path) -> float | None:
         """Return how good metrics are, larger being better; None if they cannot be ranked.
 
-        A user's function is looked for in `folder`, that of the workflow file.
+        A user's function is looked for in `folder`, that of the workflow file. Of constraints those
+        count whose metrics are there, which an epoch in the middle of a trial may lack.
         """
         objective = _parsed(self.text, self.maximise, folder)
-        if objective is None or judge(metrics, [objective]).reason:
+        if objective is None:
             return None
+        there = [each for each in _constraints(self.constraints) if metrics.keys() >= {*each.names}]
+        judgement = judge(metrics, [objective], there)
+        if judgement.reason:
+            return None
+        if judgement.violation > 0:
+            return infeasible_score(judgement.violation)
         return objective.score(objective.value(metrics))
+
+
+@lru_cache(maxsize=1)
+def _constraints(texts: tuple[str, ...]) -> list[Constraint]:
+    return [Constraint.parse(text) for text in texts]
 
 
 @lru_cache(maxsize=1)
@@ -363,27 +451,47 @@ class Judgement:
     """Why the metrics are no result; empty if they are one."""
     is_diverged: bool = False
     """Whether the training diverged: numbers are NaN or infinite, and not missing."""
+    violation: float = 0.0
+    """By how much the metrics break constraints, all of these together."""
+    broken: str = ""
+    """Which constraints they break; empty if none."""
 
 
 _SOUND = Judgement()
 
 
-def judge(metrics: Mapping[str, Any], objectives: Iterable[Objective]) -> Judgement:
+def judge(
+    metrics: Mapping[str, Any],
+    objectives: Iterable[Objective],
+    constraints: Iterable[Constraint] = (),
+) -> Judgement:
     """Judge whether the metrics at the end of a trial are a result that objectives can rank.
 
-    They are not if a metric that an objective needs is missing, if an objective is NaN or infinite,
-    or if the trainer has reported ``diverged`` as true.
+    They are not if a metric that an objective or a constraint needs is missing, if one of these is
+    NaN or infinite, or if the trainer has reported ``diverged`` as true. Metrics that break
+    constraints are a result, which ranks behind all that do not.
     """
     if metrics.get(DIVERGED) is True:
         return Judgement("the training diverged", is_diverged=True)
+    broken: list[str] = []
+    violation = 0.0
     try:
         for objective in objectives:
             value = objective.value(metrics)
             if not math.isfinite(value):
                 return Judgement(f"{objective.text} is {value}", is_diverged=True)
+        for constraint in constraints:
+            beyond = constraint.violation(metrics)
+            if not math.isfinite(beyond):
+                text = f"a side of {constraint.text} is NaN or infinite"
+                return Judgement(text, is_diverged=True)
+            violation = min(violation + beyond, sys.float_info.max)
+            broken += [constraint.text] if beyond > 0 else []
     except ObjectiveError as error:
         return Judgement(str(error))
-    return _SOUND
+    if not broken:
+        return _SOUND
+    return Judgement(violation=violation, broken=f"breaks {' and '.join(broken)}")
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

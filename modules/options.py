@@ -41,7 +41,7 @@ from .hyperparameters import (
     suggested_values,
 )
 from .layer_list import references
-from .objective import ExpressionError, Objective, ObjectiveError
+from .objective import Constraint, ExpressionError, Objective, ObjectiveError
 from .problems import at, meant, problem, with_remedies
 from .space import Finite, Space, SpaceError
 from .space_check import (
@@ -154,6 +154,12 @@ class SweepOptions(BaseModel):
     maximise: bool | list[bool] | None = Field(
         None, description=f"whether more is better; known of {', '.join(METRICS)}"
     )
+    constraints: list[str] | None = Field(
+        None,
+        description="what a trial has to keep, as in training_time_s <= 2 or 0.9 <= recall: "
+        "expressions of metrics on both sides; one that breaks any is never the best",
+        json_schema_extra={"form": "value"},
+    )
     seed: int = Field(0, ge=0, description="from which the seed of each trial follows")
     trials: int | None = Field(None, ge=1, description="how many at most")
     until: UntilOptions = UntilOptions()
@@ -189,6 +195,11 @@ class SweepOptions(BaseModel):
     @classmethod
     def _list_objectives(cls, objective: Any) -> Any:
         return [objective] if isinstance(objective, str) else objective
+
+    @field_validator("constraints", mode="before")
+    @classmethod
+    def _list_constraints(cls, constraints: Any) -> Any:
+        return [constraints] if isinstance(constraints, str) else constraints or None
 
     @field_validator("space")
     @classmethod
@@ -293,7 +304,8 @@ class SweepOptions(BaseModel):
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
-        problems = [*self._objective_problems(info), *self._limit_problems()]
+        problems = [*self._objective_problems(info), *self._constraint_problems()]
+        problems += self._limit_problems()
         is_checked = "modules" in (info.context or {})
         if _LOSS in self.space and is_checked and not self._is_ours:
             text = f"{_LOSS}: a column of the results; use another name"
@@ -303,13 +315,33 @@ class SweepOptions(BaseModel):
             raise ValidationError.from_exception_data("sweep", problems)
         return self
 
+    @property
+    def _known_metrics(self) -> list[str] | None:
+        """The metrics that the trainer can report; None if that is not known."""
+        if not self._is_ours:
+            return None
+        of_task = metrics_of_task(self._task or "classification", on_request=True)
+        if "quantile" not in repr(self.space.get(_LOSS)):
+            of_task.pop("pinball", None)  # no network predicts quantiles
+        return [*of_task, *more_metrics(of_task)]
+
+    def _constraint_problems(self) -> Iterator[InitErrorDetails]:
+        for place, text in enumerate(self.constraints or ()):
+            try:
+                Constraint.parse(text, self._known_metrics)
+            except (ExpressionError, ObjectiveError) as error:
+                yield at(("constraints", place), text, str(error), getattr(error, "remedy", ""))
+        name = self.strategy["name"]
+        if self.constraints and name in STRATEGIES and STRATEGIES[name].reads_scores:
+            yield at(
+                ("constraints",),
+                self.constraints,
+                f'"{name}" models scores, and trials that break constraints have none',
+                "take tpe or optuna:tpe, which go by ranks, or write a penalty into the objective",
+            )
+
     def _objective_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
-        known: list[str] | None = None
-        if self._is_ours:
-            of_task = metrics_of_task(self._task or "classification", on_request=True)
-            if "quantile" not in repr(self.space.get(_LOSS)):
-                of_task.pop("pinball", None)  # no network predicts quantiles
-            known = [*of_task, *more_metrics(of_task)]
+        known = self._known_metrics
         if isinstance(self.maximise, list) and len(self.maximise) != len(self.objective):
             yield at(
                 ("maximise",),
@@ -393,11 +425,16 @@ class SweepOptions(BaseModel):
         yield from self._population_problems()
         follows_all = self._is_stateless or self._is("takes_all_objectives")
         if len(self.objective) > 1 and not follows_all:
+            all_of = [
+                name
+                for name, row in STRATEGIES.items()
+                if getattr(row.kind, "takes_all_objectives", False)
+            ]
             yield at(
                 ("objective",),
                 self.objective,
                 f'"{name}" can follow one objective, not {len(self.objective)}',
-                "write one expression of them, or use nsga2, grid or random",
+                f"write one expression of them, or use {', '.join(all_of)}, grid or random",
             )
 
     def _population_problems(self) -> Iterator[InitErrorDetails]:
@@ -602,6 +639,10 @@ class SweepOptions(BaseModel):
         """
         pairs = zip(self.objective, self._directions(), strict=True)
         return [Objective.parse(text, maximise, folder) for text, maximise in pairs]
+
+    def bounds(self) -> list[Constraint]:
+        """Return the constraints."""
+        return [Constraint.parse(text) for text in self.constraints or ()]
 
 
 def _folder(info: ValidationInfo) -> Path:

@@ -26,7 +26,7 @@ from .choosing import cohort_of
 from .evaluation import Evaluated, SelectionBias
 from .objective import Judgement, judge
 from .options import SweepOptions
-from .pareto import ParetoFront
+from .pareto import ParetoFront, infeasible_score
 from .space import Finite, Parameters, Space
 from .strategies import (
     MOST_COUNTED,
@@ -148,7 +148,8 @@ class Search:
     has_one_structure : bool
         Whether the networks of all points can be trained in one plan.
     best : (int, dict, tuple) or None
-        Trial, parameters and values of the best so far.
+        Trial, parameters and values of the best so far; as long as all trials break constraints,
+        of the one that breaks them least.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class Search:
     ) -> None:
         self.space = Space.parse(options.space)
         self.objectives = options.objectives(folder)
+        self.constraints = options.bounds()
         self._name = f"strategy {options.strategy['name']}"
         until, rule, choice = options.until, options.rule, options.choice
         lag = options.lag if options.deterministic else None
@@ -430,7 +432,8 @@ class Search:
 
         `metrics` are those at the end; None if the trial failed, or was stopped early: then its
         scores have had a part in the choice. `evaluated` has them split by split, for the selection
-        bias. An `ObjectiveError` if an objective needs a metric that is not there.
+        bias. A trial that breaks constraints is ranked by how much alone, behind all others. An
+        `ObjectiveError` if an objective or a constraint needs a metric that is not there.
         """
         if self._parents.pop(trial, None) is None:
             self._points.add(parameters)
@@ -440,20 +443,26 @@ class Search:
                 self.bias.add_stopped()
             return (math.nan,) * len(self.objectives)
         values = tuple(objective.value(metrics) for objective in self.objectives)
-        scores = [
-            objective.score(value) for objective, value in zip(self.objectives, values, strict=True)
-        ]
+        violation = sum(constraint.violation(metrics) for constraint in self.constraints)
+        scores = self._scores(values, violation)
         score = scores[0]
         self._tell_strategy(trial, parameters, self._told(scores))
-        self._until.told(score)
-        if len(scores) > 1:
-            known = [math.nan if score is None else score for score in scores]
-            self._front.add(trial, known, (trial, parameters, values))
-        if evaluated is not None:
-            self.bias.add(trial, evaluated)
+        if not violation > 0:
+            self._until.told(score)
+            if len(scores) > 1:
+                known = [math.nan if score is None else score for score in scores]
+                self._front.add(trial, known, (trial, parameters, values))
+            if evaluated is not None:
+                self.bias.add(trial, evaluated)
         if score is not None and (self._best_score is None or (score, -trial) > self._best_score):
             self._best_score, self.best = (score, -trial), (trial, parameters, values)
         return values
+
+    def _scores(self, values: Sequence[float], violation: float) -> list[float | None]:
+        """Return values such that larger is better: all the same for a trial that is infeasible."""
+        if violation > 0:
+            return [infeasible_score(violation)] * len(values)
+        return [each.score(value) for each, value in zip(self.objectives, values, strict=True)]
 
     def _told(self, scores: Sequence[float | None]) -> Any:
         """Return what the strategy is told of a result: the first score, or all of them."""
@@ -472,9 +481,10 @@ class Search:
 
     def learn(self, parameters: Parameters, metrics: Mapping[str, Any]) -> None:
         """Let the strategy learn from a result of an earlier sweep, if it can be ranked."""
-        if not self.judge(metrics).reason:
-            scores = [objective.score(objective.value(metrics)) for objective in self.objectives]
-            self._add(parameters, self._told(scores))
+        judgement = self.judge(metrics)
+        if not judgement.reason:
+            values = [objective.value(metrics) for objective in self.objectives]
+            self._add(parameters, self._told(self._scores(values, judgement.violation)))
 
     def _add(self, parameters: Parameters, score: Any) -> None:
         add = getattr(self.strategy, "add", None)
@@ -484,10 +494,10 @@ class Search:
     def judge(self, metrics: Mapping[str, Any]) -> Judgement:
         """Judge whether the metrics at the end of a trial are a result that can be ranked.
 
-        They are not if a metric that an objective needs is missing, if an objective is NaN or
-        infinite, or if the trainer has reported ``diverged`` as true.
+        They are not if a metric that an objective or a constraint needs is missing, if one of these
+        is NaN or infinite, or if the trainer has reported ``diverged`` as true.
         """
-        return judge(metrics, self.objectives)
+        return judge(metrics, self.objectives, self.constraints)
 
     def left_s(self, elapsed_s: float, core_s: float = 0.0, ranks: int = 1) -> float | None:
         """Return for how many seconds trials may go on; None without a limit of time.

@@ -27,7 +27,7 @@ from .evaluation import SPLIT_COLUMNS, EvaluationOptions
 from .hyperparameters import Hyperparameters
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
 from .networks import layers_of
-from .objective import ExpressionError, compile_expression
+from .objective import Constraint, ExpressionError, ObjectiveError, compile_expression
 from .parallel import TrainingOptions
 from .pretrained import place_of_weights, problem_with_weights, written_by_run
 from .problems import at, problem
@@ -85,13 +85,21 @@ def _precisions() -> list[str]:
     return [name for name, precision in catalogue("precision").items() if precision.name == name]
 
 
-def _objectives_of(given: Mapping[str, Any], options_of: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the objectives of all sweeps whose trainer has these options, but for functions."""
+def _metrics_in_sweeps(given: Mapping[str, Any], options_of: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the metrics that sweeps name whose trainer has these options, but for functions."""
     for table in options_of.values():
-        trainer, texts = table.get("trainer", "trainer"), table.get("objective")
-        if "space" in table and isinstance(trainer, str) and options_of.get(trainer) == given:
-            yield from (text for text in (texts if isinstance(texts, list) else [texts])
-                        if isinstance(text, str) and ":" not in text)  # fmt: skip
+        trainer = table.get("trainer", "trainer")
+        if "space" not in table or not isinstance(trainer, str) or options_of.get(trainer) != given:
+            continue
+        for option, names_in in (
+            ("objective", lambda text: compile_expression(text)[1]),
+            ("constraints", lambda text: Constraint.parse(text).names),
+        ):
+            texts = table.get(option)
+            for text in texts if isinstance(texts, list) else [texts]:
+                if isinstance(text, str) and ":" not in text:
+                    with contextlib.suppress(ExpressionError, ObjectiveError):  # it is said there
+                        yield from names_in(text)
 
 
 ImputeBy = Literal["median", "mean", "most_frequent", "indicator"] | float
@@ -245,13 +253,12 @@ class TrainerOptions(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _ask_for_objectives(cls, given: Any, info: ValidationInfo) -> Any:
-        """Add the metrics that the objectives of sweeps with this trainer name."""
+        """Add the metrics that objectives and constraints of sweeps with this trainer name."""
         if not isinstance(given, dict) or given.get("dataset") is None:
             return given
         names, known, wanted = given.get("metrics", []), known_task(given) or "", []
-        for text in _objectives_of(given, (info.context or {}).get("options_of", {})):
-            with contextlib.suppress(ExpressionError):  # which is said there
-                wanted += [name.removesuffix(DEVIATION) for name in compile_expression(text)[1]]
+        for name in _metrics_in_sweeps(given, (info.context or {}).get("options_of", {})):
+            wanted.append(name.removesuffix(DEVIATION))
         fitting = {*metrics_of_task(known, on_request=True)} & {*WATCHED}
         more = [name for name in dict.fromkeys(wanted) if name in fitting - {*names}]
         return {**given, "metrics": [*names, *more]} if more and isinstance(names, list) else given

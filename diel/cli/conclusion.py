@@ -98,6 +98,8 @@ def print_rankings(
     without = [result for result in view.results.values() if result.unranked and not result.rows]
     for results in without:
         print(f"\n{results.module}: no result among {results.count:,}: {results.unranked_text}")
+        for note in results.notes:
+            print(note)
     return bool(tables or without)
 
 

@@ -3,7 +3,8 @@
 Sweeps are defined by the code of the workflow file's modules, not by diel. In a module's file that
 defines ``Options`` these functions are looked up, and called if they exist; what they return::
 
-    preview_sweep(options, folder)               strategy, size, points, trainer, what_is_wrong
+    preview_sweep(options, folder)               strategy, size, points, trainer, what_is_wrong,
+                                                 what_is_broken
     export_sweep(run_dir, formats, folder)       files
     check_export(formats)                        nothing, or raises ValueError
     try_point(options, folder, point, seed, trial, own_seed)
@@ -183,6 +184,8 @@ def _print_estimate(
     if reason:
         print(f"trial 0 failed: {reason}")
         return False
+    if broken := getattr(found, "what_is_broken", lambda metrics: "")(metrics):
+        print(f"trial 0 would not count: it {broken}")
     text = f"trial 0 took {format_duration(seconds)}"
     if found.size is not None:
         whole_s = seconds * found.size / trainers

@@ -178,8 +178,8 @@ class _SweepView:
             expected = summary["expected"]
             with fact("trials", f"{summary['trials']:,}"):
                 ui.label(f"of {expected:,}" if expected else "so far")
-            for name in ("failed", "diverged", "stopped"):
-                if summary[name]:
+            for name in ("failed", "diverged", "infeasible", "stopped"):
+                if summary.get(name):
                     with fact(name, f"{summary[name]:,}"):
                         pass
             if summary["running"]:

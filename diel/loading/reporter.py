@@ -142,9 +142,10 @@ class WatchedSweep(Protocol):
         """Return the state of the sweep as a table, with counts of trials and the best of them.
 
         ``objective``, ``maximise``, ``parameters``; ``trials``, ``expected`` (or None), ``failed``,
-        ``diverged``, ``stopped``; ``best``: a row, or None; ``running``: numbers of trials under
-        way that have reported something; ``table``: the file of its table of results; ``model``:
-        how to use the model of the best trial, ``file``, ``command``, ``python``, or empty.
+        ``diverged``, ``stopped`` and, where there are constraints, ``infeasible``; ``best``: a row,
+        or None; ``running``: numbers of trials under way that have reported something; ``table``:
+        the file of its table of results; ``model``: how to use the model of the best trial,
+        ``file``, ``command``, ``python``, or empty.
         """
 
     def columns(self) -> list[str]:

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 TRIAL: Final = "trial"
 TRAINER: Final = "trainer"
 STATE: Final = "state"
-"""How a trial ended: a state in neither `DONE` nor `STOPPED` nor `DIVERGED` is a failure."""
+"""How a trial ended: a state in neither `DONE` nor `STOPPED` nor `DIVERGED` is a failure, but for
+those that begin as `OUT_OF_TIME` or `INFEASIBLE`."""
 REASON: Final = "reason"
 """Why a trial failed; without a reason, its state is shown."""
 STARTED: Final = "started_s"
@@ -55,6 +56,8 @@ DONE: Final = frozenset({"", "ok", "done", "finished", "complete", "completed"})
 """States of a trial whose objective counts."""
 DIVERGED: Final = frozenset({"diverged"})
 """States of a trial that came to its end with NaN or infinity, and has no result."""
+INFEASIBLE: Final = "infeasible"
+"""Begins the state of a trial that breaks a constraint: it is shown, and never the best."""
 STOPPED: Final = frozenset({"stopped", "pruned"})
 """States of a trial that was stopped early: its objective is of a training that is not over."""
 
@@ -200,6 +203,8 @@ _TRAINERS: Final = 4096
 SHADES: Final = 7
 """Steps of the colour scale, from the worst to the best."""
 _LINES: Final = 700
+_INFEASIBLE: Final = 300
+"""Trials that break constraints, of those that are shown."""
 _TOLD: Final = 10
 BEST_CURVES: Final = 10
 STOPPED_CURVES: Final = 40
@@ -226,17 +231,17 @@ class RowSelection:
 
     Attributes
     ----------
-    count, failed, diverged, stopped, out_of_time, good : int
+    count, failed, diverged, infeasible, stopped, out_of_time, good : int
         Rows so far; how many of them failed; diverged (by their state, or because their objective
-        is no finite number); were stopped early (those can be neither best nor on the front); have
-        an objective.
+        is no finite number); break a constraint; were stopped early (those two can be neither best
+        nor on the front); were ended by time; have an objective that counts.
     steps : list of ShownRow
         The rows that were better than all before them; every second one of the early ones is
         dropped where there are very many.
     reasons : Counter
-        How many trials failed or diverged, by reason.
+        How many trials failed, diverged or break a constraint, by reason.
     failures : list of (int, Row)
-        The first rows that failed or diverged, each with the number of rows before it.
+        The first of these rows, each with the number of rows before it.
     trainers : Counter
         Number of trials, by trainer.
     """
@@ -246,6 +251,7 @@ class RowSelection:
         self.count = 0
         self.failed = 0
         self.diverged = 0
+        self.infeasible = 0
         self.stopped = self.out_of_time = 0
         self.good = 0
         self.steps: list[ShownRow] = []
@@ -254,6 +260,7 @@ class RowSelection:
         self.trainers: Counter[Any] = Counter()
         self.front: ParetoFront[tuple[int, Row]] = ParetoFront(_FRONT)
         self._reservoir = _Reservoir(sample)
+        self._infeasible, self._seen_infeasible = _Reservoir(_INFEASIBLE), 0
         self._top_size = top
         self._top: list[tuple[float, float, int, Row]] = []
 
@@ -302,7 +309,13 @@ class RowSelection:
         if is_scored and (state in DONE or is_late):
             self.out_of_time += is_late
             return False
-        if state in DIVERGED or state in DONE:
+        if is_infeasible(row):
+            self.infeasible += 1
+            if is_scored:
+                if self._seen_infeasible >= self._infeasible.next_taken:
+                    self._infeasible.take(self._seen_infeasible, (order, row))
+                self._seen_infeasible += 1
+        elif state in DIVERGED or state in DONE:
             self.diverged += 1
         else:
             self.failed += 1
@@ -319,6 +332,11 @@ class RowSelection:
     def sampled(self) -> list[tuple[int, Row]]:
         """The rows of the sample, in the order in which they came."""
         return sorted(self._reservoir.rows, key=lambda entry: entry[0])
+
+    @property
+    def sampled_infeasible(self) -> list[tuple[int, Row]]:
+        """Rows that break constraints, of very many a sample, in the order in which they came."""
+        return sorted(self._infeasible.rows, key=lambda entry: entry[0])
 
     @property
     def shows_all(self) -> bool:
@@ -342,8 +360,8 @@ class RowSelection:
 
     @property
     def lost(self) -> int:
-        """How many rows have no result: they failed, or diverged."""
-        return self.failed + self.diverged
+        """How many rows have no result that counts: they failed, diverged or break a constraint."""
+        return self.failed + self.diverged + self.infeasible
 
     def _note_failure(self, order: int, row: Row) -> None:
         reason = row.get(REASON) or row.get(STATE)
@@ -359,6 +377,11 @@ class RowSelection:
     def _note_trainer(self, trainer: Any) -> None:
         if trainer is not None and (trainer in self.trainers or len(self.trainers) < _TRAINERS):
             self.trainers[trainer] += 1
+
+
+def is_infeasible(row: Row) -> bool:
+    """Whether the trial of a row breaks a constraint."""
+    return str(row.get(STATE)).lower().startswith(INFEASIBLE)
 
 
 class _Reservoir:
@@ -415,13 +438,17 @@ class SweepView:
     front: list[int]
     """Indices of the random sample; of rows better than all before; of the best, best first; of the
     Pareto front, cheapest first."""
+    infeasible: list[int]
+    """Indices of rows that break constraints, which are in none of the other lists."""
 
     @classmethod
     def of(cls, selection: RowSelection, moment: Moment) -> SweepView:
         """Choose the rows that a report shows from those that were selection."""
         steps, top = selection.steps, selection.top
         front, sampled = selection.front.front, selection.sampled
+        infeasible = selection.sampled_infeasible
         by_order = dict(sampled)
+        by_order.update(infeasible)
         by_order.update((kept.order, kept.row) for kept in (*steps, *top))
         by_order.update(front)
         orders = sorted(by_order)
@@ -439,6 +466,7 @@ class SweepView:
             places(steps),
             places(top),
             [number[order] for order, _ in front],
+            [number[order] for order, _ in infeasible],
         )
 
     @property

@@ -14,7 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from ..trial import Reports
-from .data import LINEAGE, STARTED, STATE, STOPPED, TOOK, TRAINER, TRIAL, Sweep, SweepView
+from .data import (
+    LINEAGE,
+    STARTED,
+    STATE,
+    STOPPED,
+    TOOK,
+    TRAINER,
+    TRIAL,
+    Sweep,
+    SweepView,
+    is_infeasible,
+)
 from .figure import Figure
 from .importance import TREES, Effect, Importance
 from .markup import as_number, show, with_unit, words
@@ -40,6 +51,7 @@ from .panels import (
 Curve: TypeAlias = "Sequence[tuple[float, float]]"
 """Steps, and a value at each."""
 
+_INFEASIBLE_NOTE: Final = " Squares are trials that break a constraint, which do not count."
 _FAR: Final = "far worse, at the edge"
 _FAR_IN_CURVES: Final = 8.0
 _RUNNING_CURVES: Final = 32
@@ -104,7 +116,11 @@ def history(known: Known) -> Figure | None:
     sweep, selection, steps = view.sweep, view.selection, view.steps
     count = max(1, selection.count)
     cloud = sorted({*view.sampled, *view.top} - set(steps))
-    places = {row: (view.orders[row] + 1.0, view.objective_of(row)) for row in (*cloud, *steps)}
+
+    def at(row: int) -> tuple[float, float]:
+        return view.orders[row] + 1.0, view.objective_of(row)
+
+    places = {row: at(row) for row in (*cloud, *steps)}
     note = f"Each dot is a trial; the line is the {sweep.direction} so far"
     if len(steps) > 1:
         note += f", which {len(steps) - 1} trials have improved" if len(steps) > 2 else (
@@ -115,8 +131,9 @@ def history(known: Known) -> Figure | None:
         *_best(steps, places, count, f"{sweep.direction} so far", "better than all before"),
     ]
     failures = selection.failures
-    if failures and len(failures) == selection.lost:
-        orders = [order + 1 for order, _ in failures]
+    layers += _infeasible({row: at(row) for row in view.infeasible})
+    orders = [order + 1 for order, row in failures if not is_infeasible(row)]
+    if orders and len(failures) == selection.lost:
         low = [view.axis.low] * len(orders)
         layers.append(Layer("ticks", "failed", "failed or diverged", orders, low))
     plot = Plot(
@@ -126,7 +143,8 @@ def history(known: Known) -> Figure | None:
         f"{sweep.direction} {sweep.objective} so far, and that of each trial",
     )
     is_alone = not view.against_cost
-    return Figure("history", "History", f"{note}.", [plot], view.tell, is_alone)
+    note += f".{_INFEASIBLE_NOTE}" if view.infeasible else "."
+    return Figure("history", "History", note, [plot], view.tell, is_alone)
 
 
 @figure
@@ -139,13 +157,16 @@ def cost(known: Known) -> Figure | None:
     x = cost_scale([spent for spent, _ in pairs.values()])
     y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
     front = [row for row in view.front if row in pairs]
+    broken = {row: pair for row, pair in pairs.items() if row in set(view.infeasible)}
+    apart = {*front, *broken}
     thinned = " It is thinned out." if view.selection.front.thinned else ""
     many = f"{len(view.front)} trial{'s' if len(view.front) != 1 else ''}"
     plot = Plot(
         Axis(with_unit(sweep.cost), x),
         Axis(sweep.quality, y),
         [
-            *_cloud({row: pair for row, pair in pairs.items() if row not in set(front)}, y),
+            *_infeasible(broken),
+            *_cloud({row: pair for row, pair in pairs.items() if row not in apart}, y),
             *_best(front, pairs, x.high, "front", "on the front"),
         ],
         f"{sweep.quality} against {sweep.cost}, with the Pareto front",
@@ -153,7 +174,8 @@ def cost(known: Known) -> Figure | None:
     return Figure(
         "cost",
         f"{words(sweep.quality).capitalize()} against {words(sweep.cost)}",
-        f"The stairs are the Pareto front, {many}: none is both better and cheaper.{thinned}",
+        f"The stairs are the Pareto front, {many}: none is both better and cheaper.{thinned}"
+        f"{_INFEASIBLE_NOTE if broken else ''}",
         [plot],
         view.tell,
         is_wide=False,
@@ -170,6 +192,14 @@ def _cloud(places: Mapping[int, tuple[float, float]], scale: LinearScale) -> lis
             xs, ys = ([places[row][axis] for row in rows] for axis in (0, 1))
             layers.append(Layer("dots", style, name, xs, ys, rows))
     return layers
+
+
+def _infeasible(places: Mapping[int, tuple[float, float]]) -> list[Layer]:
+    """Return trials that break constraints as marks of their own; none if there are none."""
+    if not places:
+        return []
+    xs, ys = ([place[axis] for place in places.values()] for axis in (0, 1))
+    return [Layer("dots", "infeasible", "infeasible", xs, ys, [*places])]
 
 
 def _best(

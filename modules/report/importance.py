@@ -10,6 +10,14 @@ Trees grow level by level from histograms, so that all nodes of a level are spli
 NumPy calls. Bins make a tree blind to how a parameter is scaled: a logarithmic range needs no
 logarithm. The bootstrap is drawn from a fixed seed: the same trials give the same numbers.
 
+A parameter that exists in some trials only, with certain values of others, is judged over the
+trials that have it: the mean over other parameters is over their values there, and the variance
+counts by the share of these trials; so do pairs, over the trials that have both. That it exists at
+all is the effect of the parameters that decide it: by the law of total variance nothing is counted
+twice. For the forest a value that is not there is drawn at random from those that are, so no split
+can tell which trials have it. (The program of [1]_ sets the parameter's default instead, and judges
+it over all trials; Optuna judges by the trials that have all parameters that are asked for.)
+
 References
 ----------
 .. [1] Hutter, Hoos and Leyton-Brown, An Efficient Approach for Assessing Hyperparameter
@@ -21,15 +29,15 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .markup import NOT_SET, as_number, show
+from .markup import as_number, show
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
@@ -40,6 +48,7 @@ MOST_BINS: Final = 24
 _DEEPEST: Final = 14
 _NO_GAIN: Final = 1e-12
 """Least gain of a split, as a share of the squared error of all rows: less is rounding."""
+_NO_WIDTH: Final = 1e-100
 _SEED: Final = 20240801
 _IN_PAIRS: Final = 10
 """Number of parameters among which pairs are analysed: those whose splits gain most."""
@@ -124,12 +133,12 @@ def importance(
         return None
     names = [name for name, _ in varying]
     columns = [column for _, column in varying]
-    bins = np.stack([column.bins for column in columns], axis=1)
+    bins = np.stack([column.imputed() for column in columns], axis=1)
     bins_of = np.array([column.count for column in columns])
     trees, whole, explained = _forest(bins, bins_of, y)
     if not whole:
         return None
-    return _analyse(names, columns, bins_of, trees, whole, explained, y)
+    return _Analysis(columns, trees, y).importance(names, whole, explained)
 
 
 def _bounded(y: Floats, maximise: bool) -> Floats:
@@ -169,63 +178,81 @@ def _forest(
     return trees, float(predicted.var()), explained
 
 
-def _analyse(
-    names: list[str],
-    columns: list[Binned],
-    bins_of: Integers,
-    trees: list[RegressionTree],
-    whole: float,
-    explained: float,
-    y: Floats,
-) -> Importance:
-    shares = [np.bincount(column.bins, minlength=column.count) / len(y) for column in columns]
-    often = np.argsort(-sum(tree.gain for tree in trees), kind="stable")[:_IN_PAIRS]
-    curves = [np.zeros(count) for count in bins_of]
-    planes = {
-        (first, second): np.zeros((bins_of[first], bins_of[second]))
-        for first, second in combinations(sorted(int(number) for number in often), 2)
-    }
-    for tree in trees:
-        marginals = _Marginals(tree, shares)
-        for number, curve in enumerate(curves):
-            curve += marginals.of_parameter(number) / len(trees)
-        for pair, plane in planes.items():
-            plane += marginals.of_pair(*pair) / len(trees)
-    alone = [
-        float(share @ (curve - share @ curve) ** 2) / whole
-        for curve, share in zip(curves, shares, strict=True)
-    ]
-    in_pairs = np.zeros(len(names))
-    pairs, drawn = [], {}
-    for (first, second), plane in planes.items():
-        trials = np.zeros(plane.shape, np.int64)
-        np.add.at(trials, (columns[first].bins, columns[second].bins), 1)
-        drawn[names[first], names[second]] = Plane(
-            names[first],
-            names[second],
-            (columns[first].labels, columns[second].labels),
-            (plane + y.mean()).tolist(),
-            trials.tolist(),
-        )
-        beyond = plane - curves[first][:, None] - curves[second][None, :]
-        beyond -= shares[first] @ beyond @ shares[second]
-        share = float(shares[first] @ beyond**2 @ shares[second]) / whole
-        pairs.append((names[first], names[second], share))
-        in_pairs[[first, second]] += share
-    effects = [
-        Effect(
-            name,
-            alone[number],
-            float(in_pairs[number]),
-            columns[number].labels,
-            [float(value) for value in curves[number] + y.mean()],
-        )
-        for number, name in enumerate(names)
-    ]
-    effects.sort(key=lambda effect: -(effect.alone + effect.in_pairs / 2))
-    pairs.sort(key=lambda pair: -pair[2])
-    planes_shown = [drawn[first, second] for first, second, _ in pairs]
-    return Importance(effects, pairs, explained, len(y), planes_shown)
+class _Analysis:
+    """Effects of parameters and pairs, each over the trials that have them."""
+
+    def __init__(self, columns: list[Binned], trees: list[RegressionTree], y: Floats) -> None:
+        self._columns, self._trees, self._y = columns, trees, y
+        self._of_rows: dict[bytes, list[_Marginals]] = {}
+        self._curves: dict[tuple[bytes, int], Floats] = {}
+
+    def importance(self, names: list[str], whole: float, explained: float) -> Importance:
+        """Return the shares of a variance, `whole`."""
+        columns, centre = self._columns, self._y.mean()
+        often = np.argsort(-sum(tree.gain for tree in self._trees), kind="stable")[:_IN_PAIRS]
+        in_pairs = np.zeros(len(names))
+        pairs, drawn = [], {}
+        for first, second in combinations(sorted(int(number) for number in often), 2):
+            rows = columns[first].is_set & columns[second].is_set
+            if not rows.any():
+                continue
+            plane = self._mean(rows, lambda of, pair=(first, second): of.of_pair(*pair))  # type: ignore[misc]
+            trials = np.zeros(plane.shape, np.int64)
+            np.add.at(trials, (columns[first].bins[rows], columns[second].bins[rows]), 1)
+            drawn[names[first], names[second]] = Plane(
+                names[first],
+                names[second],
+                (columns[first].labels, columns[second].labels),
+                (plane + centre).tolist(),
+                [[int(many) for many in row] for row in trials],
+            )
+            here, there = self._shares(first, rows), self._shares(second, rows)
+            beyond = plane - self._curve(first, rows)[:, None] - self._curve(second, rows)[None, :]
+            beyond -= here @ beyond @ there
+            share = float(here @ beyond**2 @ there) / whole * float(rows.mean())
+            pairs.append((names[first], names[second], share))
+            in_pairs[[first, second]] += share
+        effects = [self._effect(number, name, whole) for number, name in enumerate(names)]
+        effects = [
+            replace(effect, in_pairs=float(share))
+            for effect, share in zip(effects, in_pairs, strict=True)
+        ]
+        effects.sort(key=lambda effect: -(effect.alone + effect.in_pairs / 2))
+        pairs.sort(key=lambda pair: -pair[2])
+        planes = [drawn[first, second] for first, second, _ in pairs]
+        return Importance(effects, pairs, explained, len(self._y), planes)
+
+    def _effect(self, number: int, name: str, whole: float) -> Effect:
+        column = self._columns[number]
+        curve, share = self._curve(number, column.is_set), self._shares(number, column.is_set)
+        alone = float(share @ (curve - share @ curve) ** 2) / whole * float(column.is_set.mean())
+        mean = [float(value) for value in curve + self._y.mean()]
+        return Effect(name, alone, 0.0, column.labels, mean)
+
+    def _shares(self, number: int, rows: Any) -> Floats:
+        """Return which part of some rows is in each bin of a parameter."""
+        column = self._columns[number]
+        found: Floats = np.bincount(column.imputed()[rows], minlength=column.count) / rows.sum()
+        return found
+
+    def _curve(self, number: int, rows: Any) -> Floats:
+        """Return the mean prediction for each bin of a parameter, others as in some rows."""
+        key = (rows.tobytes(), number)
+        if key not in self._curves:
+            self._curves[key] = self._mean(rows, lambda of: of.of_parameter(number))
+        return self._curves[key]
+
+    def _mean(self, rows: Any, part: Callable[[_Marginals], Floats]) -> Floats:
+        """Return the mean over the trees of a part of their predictions, others as in some rows."""
+        key = rows.tobytes()
+        if key not in self._of_rows:
+            shares = [self._shares(number, rows) for number in range(len(self._columns))]
+            self._of_rows[key] = [_Marginals(tree, shares) for tree in self._trees]
+        parts = [part(of) / len(self._trees) for of in self._of_rows[key]]
+        total = np.zeros_like(parts[0])
+        for one in parts:
+            total += one
+        return total
 
 
 class _Marginals:
@@ -239,9 +266,9 @@ class _Marginals:
         self._tree = tree
         self._bins = [len(share) for share in shares]
         ends = [np.concatenate([[0.0], np.cumsum(share)]) for share in shares]
-        self._width = np.stack(
-            [end[tree.high[:, j]] - end[tree.low[:, j]] for j, end in enumerate(ends)], axis=1
-        )
+        widths = [end[tree.high[:, j]] - end[tree.low[:, j]] for j, end in enumerate(ends)]
+        # A leaf in which none of the rows lies is divided by its width too.
+        self._width = np.maximum(np.stack(widths, axis=1), _NO_WIDTH)
         self._weighted = self._width.prod(axis=1) * tree.value
 
     def of_parameter(self, number: int) -> Floats:
@@ -398,10 +425,23 @@ class Binned:
     bins : integers, (rows,)
     labels : list of str
         Label of each bin, in order.
+    is_set : bools, (rows,)
+        Which rows have the parameter; of others the bin means nothing.
     """
 
     bins: Integers
     labels: list[str]
+    is_set: NDArray[np.bool_]
+
+    def imputed(self) -> Integers:
+        """Return the bins, of rows without a value those of others, drawn at random."""
+        if self.is_set.all():
+            return self.bins
+        random = np.random.default_rng(_SEED)
+        bins: Integers = self.bins.copy()
+        there = self.bins[self.is_set]
+        bins[~self.is_set] = there[random.integers(0, len(there), int((~self.is_set).sum()))]
+        return bins
 
     @property
     def count(self) -> int:
@@ -414,7 +454,7 @@ def bin_values(values: Sequence[Any], y: Floats) -> Binned:
 
     Numbers keep their order: each value its own bin, or about equally many rows in each where
     there are more than `MOST_BINS` values. Other values are ordered by the mean of `y`, which
-    loses nothing to a tree's first split [1]_. Values that are not set have a bin of their own.
+    loses nothing to a tree's first split [1]_.
 
     Parameters
     ----------
@@ -430,7 +470,12 @@ def bin_values(values: Sequence[Any], y: Floats) -> Binned:
     is_set = [value is not None for value in values]
     if all(number is not None for number, there in zip(numbers, is_set, strict=True) if there):
         return _bin_numbers(np.array([np.nan if number is None else number for number in numbers]))
-    return _bin_words([NOT_SET if value is None else show(value) for value in values], y)
+    there = np.array(is_set, bool)
+    words = ["" if value is None else show(value) for value in values]
+    found = _bin_words([word for word, is_it in zip(words, is_set, strict=True) if is_it], y[there])
+    bins = np.zeros(len(values), np.int64)
+    bins[there] = found.bins
+    return Binned(bins, found.labels, there)
 
 
 def _bin_numbers(values: Floats) -> Binned:
@@ -448,10 +493,7 @@ def _bin_numbers(values: Floats) -> Binned:
             float(np.median(values[there & (bins == number)])) for number in range(len(cuts) + 1)
         ]
         labels = [show(float(f"{middle:.2g}")) for middle in middles]
-    if not there.all():
-        bins = np.where(there, bins, len(labels))
-        labels = [*labels, NOT_SET]
-    return Binned(bins.astype(np.int64), labels)
+    return Binned(bins.astype(np.int64), labels, there)
 
 
 def _bin_words(words: Sequence[str], y: Floats) -> Binned:
@@ -465,4 +507,4 @@ def _bin_words(words: Sequence[str], y: Floats) -> Binned:
         labels = [f"group {group + 1}" for group in range(int(place.max()) + 1)]
     else:
         labels = [str(distinct[index]) for index in order]
-    return Binned(place[bins].astype(np.int64), labels)
+    return Binned(place[bins].astype(np.int64), labels, np.ones(len(words), bool))

@@ -12,7 +12,7 @@ from diel import format_duration, format_value
 
 from ..trial import OUT_OF_TIME
 from .comparison import comparison_figures
-from .data import REASON, TRIAL, RankAccount, SweepView
+from .data import INFEASIBLE, REASON, TRIAL, RankAccount, RowSelection, SweepView
 from .figure import FULL, HALF, Figure
 from .figures import figures_of
 from .importance import Importance, importance
@@ -244,9 +244,12 @@ def _headline(view: SweepView) -> Markup:
     if sweep.expected and sweep.expected > count:
         done = tag("i", style=f"width:{count / sweep.expected:.2%}")
         progress = tag("div", done, class_="progress")
+    nothing = "No trial has a result yet."
+    if view.selection.infeasible:
+        nothing = "No trial keeps the constraints."
     return join(
         tag("div", *figures, class_="figures"),
-        tag("p", "No trial has a result yet.", class_="nothing") if best is None else None,
+        tag("p", nothing, class_="nothing") if best is None else None,
         between("caution", _caution(bias)),
         progress,
         tag("div", *chips, class_="chips") if chips else None,
@@ -260,7 +263,7 @@ def _counts(view: SweepView) -> Iterator[Markup]:
     if expected == selection.count:
         done = "all of them"
     yield figure("trials", f"{selection.count:,}", done)
-    lost = [("failed", selection.failed), ("diverged", selection.diverged)]
+    lost = _lost(selection)
     yield from (figure(kind, f"{many:,}", "see below", "bad") for kind, many in lost if many)
     if selection.stopped:
         yield figure("stopped", f"{selection.stopped:,}", "early")
@@ -273,6 +276,15 @@ def _counts(view: SweepView) -> Iterator[Markup]:
         if 0 < rate < 1:
             about = f"{1 / rate:,.3g} s a trial"
         yield figure(name, format_duration(moment.elapsed_s), about)
+
+
+def _lost(selection: RowSelection) -> list[tuple[str, int]]:
+    """Return how many trials do not count, by the word for why."""
+    return [
+        ("failed", selection.failed),
+        ("diverged", selection.diverged),
+        (INFEASIBLE, selection.infeasible),
+    ]
 
 
 def _caution(bias: BiasReport | None) -> Markup:
@@ -366,14 +378,18 @@ def _failures_section(view: SweepView) -> Markup | None:
     names = [TRIAL, *view.varying, REASON]
     known = [name for name in names if any(name in row for _, row in selection.failures)]
     examples = [[show(row.get(name)) for name in known] for _, row in selection.failures]
-    of = f"{selection.lost:,} of {selection.count:,} trials have no result."
+    which = "have no result that counts" if selection.infeasible else "have no result"
+    of = f"{selection.lost:,} of {selection.count:,} trials {which}."
     if selection.diverged:
         of += (
             f" Of {selection.diverged:,} the training, or the objective, came to NaN or infinity: "
             "they diverged."
         )
-    kinds = [("failed", selection.failed), ("diverged", selection.diverged)]
-    title = f"Trials that {' or '.join(kind for kind, many in kinds if many)}"
+    if selection.infeasible:
+        of += f" {selection.infeasible:,} break a constraint: they are infeasible."
+    kinds = [kind for kind, many in _lost(selection) if many]
+    kinds = ["are infeasible" if kind == INFEASIBLE else kind for kind in kinds]
+    title = f"Trials that {' or '.join(kinds)}"
     return section(
         "failures",
         title,

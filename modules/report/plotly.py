@@ -32,6 +32,11 @@ Told: TypeAlias = "Sequence[tuple[str, Any]]"
 """Names and values that are told of a trial; the first is its number."""
 
 _MANY: Final = 200
+_COLOURED_AS: Final = {
+    **{"far": "stopped", "alone": "cloud", "pairs": "stopped"},
+    "infeasible": "failed",
+}
+"""By the style of a layer: the style whose colour it has."""
 _EDGE: Final = 0.015
 """How far within the end of an axis that is, as a share of the axis: dots are not cut there."""
 
@@ -57,9 +62,7 @@ class Theme:
         """Return the colour of a style."""
         if style[1:].isdecimal():
             return self.sweeps[int(style[1:]) % len(self.sweeps)]
-        colour: str = getattr(
-            self, {"far": "stopped", "alone": "cloud", "pairs": "stopped"}.get(style, style)
-        )
+        colour: str = getattr(self, _COLOURED_AS.get(style, style))
         return colour
 
     def scale_of(self, *, maximise: bool) -> list[list[Any]]:
@@ -147,12 +150,13 @@ def _points(layer: Layer, plot: Plot, mode: str, **about: Any) -> Dictionary:
 
 
 def _dots(layer: Layer, plot: Plot, tell: Callable[[RowId], Told], colours: Theme) -> Dictionary:
-    is_cloud = layer.style in ("cloud", "far")
+    is_cloud = layer.style in ("cloud", "far", "infeasible")
     told = [tell(row) for row in layer.rows]
     marker = {
         "color": colours.of(layer.style),
         "size": (4 if len(layer.x) > _MANY else 6) if is_cloud else 8,
         "opacity": 0.6 if is_cloud else 1.0,
+        **({"symbol": "square"} if layer.style == "infeasible" else {}),
     }
     return _points(
         layer, plot, "markers", marker=marker, customdata=[entries[0][1] for entries in told],

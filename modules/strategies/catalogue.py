@@ -52,6 +52,8 @@ class Named:
     """Arguments of the class that follow from the name."""
     needs: str = ""
     """A package that has to be installed, which is the name of an extra too."""
+    reads_scores: bool = False
+    """Whether it models scores, where others go by their ranks alone."""
 
     @property
     def rule(self) -> str:
@@ -81,16 +83,17 @@ RULES: dict[str, Named] = {}
 
 
 def strategy(
-    name: str, *, rule: str = "", needs: str = "", **arguments: Any
+    name: str, *, rule: str = "", needs: str = "", reads_scores: bool = False, **arguments: Any
 ) -> Callable[[_Class], _Class]:
     """Enter a class in `STRATEGIES`, made with these arguments; used as a decorator.
 
-    `rule` is the name of a rule that it comes with, `needs` a package that has to be installed.
+    `rule` is the name of a rule that it comes with, `needs` a package that has to be installed;
+    `reads_scores` says that it does not go by ranks alone, which constraints need.
     """
 
     def enter(kind: _Class) -> _Class:
         tags = {"name": name, **({"rule": rule} if rule else {})}
-        STRATEGIES[name] = Named(kind, tags, arguments, needs)
+        STRATEGIES[name] = Named(kind, tags, arguments, needs, reads_scores)
         return kind
 
     return enter

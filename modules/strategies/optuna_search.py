@@ -32,6 +32,8 @@ SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "random": ("RandomSampler", {}),
 }
 """By the name behind ``optuna:``: the class of Optuna, and its arguments."""
+_MODELLING_SCORES: Final = ("gp",)
+"""The samplers that do not go by ranks alone."""
 _SEARCH_SPACE: Final = "_search_space"
 """Where a sampler caches the search space of its study; without it every trial is read again."""
 _FEW: Final = 16
@@ -205,7 +207,10 @@ class OptunaSearch:
 
 
 for _sampler in SAMPLERS:
-    strategy(f"optuna:{_sampler}", needs="Optuna", sampler=_sampler)(OptunaSearch)
+    _reads = _sampler in _MODELLING_SCORES
+    strategy(f"optuna:{_sampler}", needs="Optuna", reads_scores=_reads, sampler=_sampler)(
+        OptunaSearch
+    )
 
 
 def _is_fine(dimension: Dimension) -> TypeGuard[Finite]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from ..pareto import Fronts, is_infeasible
 from ..space import Parameters, Permutation, Space
 from .catalogue import strategy
 from .strategy import MOST_COUNTED, Draws
@@ -49,15 +50,22 @@ class Ranking:
     [1]_: the end where most come to their end, a rung where most are stopped. Those that were
     stopped before it rank behind, by how far they came, and failed trials behind these.
 
+    With several objectives those that came to their end rank by fronts, and where a front has more
+    trials than count as good, by the hypervolume that they add [2]_. Of these trials the first few
+    hundred are ranked, the others lie behind in no order; all that were stopped rank behind them.
+
     References
     ----------
     .. [1] Falkner, Klein, Hutter, BOHB: robust and efficient hyperparameter optimization at scale,
        ICML 2018.
+    .. [2] Ozaki et al., Multiobjective tree-structured Parzen estimator for computationally
+       expensive optimization problems, GECCO 2020.
     """
 
     def __init__(self) -> None:
         self.level = math.inf
         self._told: list[tuple[int, Sequence[Report], float | None]] = []
+        self._fronts: Fronts | None = None
         # How far each trial with a score came: the last step of one that was stopped, or the end.
         self._ends: list[float] = []
         self._ranked: list[tuple[float, float, int, int]] = []
@@ -71,20 +79,42 @@ class Ranking:
         """Return how many trials count as good."""
         return min(math.ceil(_GOOD * self.scored), _MOST_GOOD)
 
-    def add(self, trial: int, reports: Sequence[Report], score: float | None) -> None:
+    def add(
+        self, trial: int, reports: Sequence[Report], score: Sequence[float] | float | None
+    ) -> None:
         """Record a trial, whose place among those told is its index."""
+        if isinstance(score, Sequence):
+            if any(each != each for each in score):
+                reports, score = (), None
+            elif len(score) > 1:
+                self._add_to_fronts(trial, score)
+                return
+            else:
+                score = score[0]
         if score is not None and score != score:
             reports, score = (), None
+        if score is not None and is_infeasible(score):
+            reports = ()  # what it reached on the way is no rank
         self._told.append((trial, reports, score))
         if score is not None or reports:
             insort(self._ends, math.inf if score is not None else float(reports[-1][0]))
             enough = max(2 * self.good_count(), _LEAST_COMPARED)
             level = self._ends[-min(enough, self.scored)]
+            level = level if self._fronts is None else math.inf
             if level != self.level:
                 self.level = level
                 self._ranked = sorted(map(self._key, range(len(self._told))))
                 return
         insort(self._ranked, self._key(len(self._told) - 1))
+
+    def _add_to_fronts(self, trial: int, scores: Sequence[float]) -> None:
+        if self._fronts is None:
+            self._fronts, self.level = Fronts(_MOST_GOOD + _MOST_BAD // 2), math.inf
+            self._ranked = sorted(map(self._key, range(len(self._told))))
+        insort(self._ends, math.inf)
+        self._told.append((trial, (), None))
+        for index in self._fronts.add(len(self._told) - 1, scores):
+            insort(self._ranked, (math.inf, 0.0, -self._told[index][0], index))
 
     def _key(self, index: int) -> tuple[float, float, int, int]:
         trial, reports, score = self._told[index]
@@ -98,15 +128,21 @@ class Ranking:
 
     def split(self) -> tuple[list[int], list[int], list[float]]:
         """Return the indices of good trials, and of bad ones, with the weights of these."""
-        count = self.good_count()
-        cut = len(self._ranked) - count
-        indices = [entry[3] for entry in self._ranked[max(cut - _MOST_BAD // 2, 0) :]]
+        count, behind = self.good_count(), self._ranked
+        ahead = [] if self._fronts is None else self._fronts.from_best(count)[::-1]
+        cut = len(behind) + len(ahead) - count
+        start = max(cut - _MOST_BAD // 2, 0)
+        indices = [entry[3] for entry in behind[start:]] + ahead[max(start - len(behind), 0) :]
         near = len(indices) - count
         good, bad = indices[near:], indices[:near]
         rest = cut - near
         taken = min(rest, _MOST_BAD // 2)
         places = [(2 * place + 1) * rest // (2 * taken) for place in range(taken)]
-        bad = [self._ranked[place][3] for place in places] + bad
+        far = [
+            behind[place][3] if place < len(behind) else ahead[place - len(behind)]
+            for place in places
+        ]
+        bad = far + bad
         weights = [rest / taken] * taken if taken else []
         return good, bad, weights + [1.0] * near
 
@@ -142,12 +178,15 @@ class TPE:
     All trials are kept. An ask costs the same after any number of them, since of the bad ones those
     that rank highest have kernels of their own, and the others are represented by some of them.
 
+    Of several objectives it looks for the whole front.
+
     References
     ----------
     .. [1] Bergstra et al., Algorithms for hyper-parameter optimization, NIPS 2011.
     """
 
     is_without_repeats = True
+    takes_all_objectives = True
 
     def __init__(
         self,
@@ -203,8 +242,10 @@ class TPE:
         fixed = {name: value for name, value in like.items() if name not in free}
         return self._choose(trial, self._of.row(fixed))
 
-    def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
-        """Record the score of a trial; None if it failed."""
+    def tell(
+        self, trial: int, parameters: Parameters, score: Sequence[float] | float | None
+    ) -> None:
+        """Record the scores of a trial; None if it failed."""
         self.tell_curve(trial, parameters, (), score)
 
     def tell_curve(
@@ -212,9 +253,9 @@ class TPE:
         trial: int,
         parameters: Parameters,
         reports: Sequence[Report],
-        score: float | None,
+        score: Sequence[float] | float | None,
     ) -> None:
-        """Record a trial by its reports and its score; None if it failed or was stopped early."""
+        """Record a trial by its reports and its scores; None if it failed or was stopped early."""
         self._in_flight.pop(trial, None)
         try:
             row = self._of.row(parameters)
@@ -236,8 +277,8 @@ class TPE:
         if self._counted is not None:
             self._tried.add(row.tobytes())
 
-    def add(self, parameters: Parameters, score: float) -> None:
-        """Record the score of a point that the strategy has not chosen."""
+    def add(self, parameters: Parameters, score: Sequence[float] | float) -> None:
+        """Record the scores of a point that the strategy has not chosen."""
         self._added += 1
         self.tell(-self._added, parameters, score)
 

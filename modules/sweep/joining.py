@@ -250,7 +250,8 @@ def _aim_in(fields: Any) -> Aim | None:
     if not isinstance(fields, dict):
         return None
     text, maximise = str(fields["text"]), fields["maximise"] is True
-    return Aim(text, maximise, fields["has_time_limit"] is True)
+    constraints = tuple(map(str, fields.get("constraints", ())))
+    return Aim(text, maximise, fields["has_time_limit"] is True, constraints)
 
 
 def trials_in(numbers: Any) -> frozenset[int]:

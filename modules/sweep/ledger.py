@@ -35,6 +35,12 @@ FAILED: Final = "failed"
 STOPPED: Final = "stopped"
 DIVERGED: Final = "diverged"
 """State of a trial that came to its end, but whose training or objective is NaN or infinite."""
+INFEASIBLE: Final = "infeasible"
+"""State of a trial that came to its end, and breaks a constraint of the sweep."""
+RESULTS: Final = (FINISHED, INFEASIBLE)
+"""States of trials that the strategy learns from, with what they have reached at their end."""
+VIOLATION: Final = "violation"
+"""Key in the record of an infeasible trial: by how much it breaks constraints, all together."""
 ENDED_BY_TIME: Final = "out_of_time"
 """Key in the record of a finished trial that the time of the sweep has ended: a table of the step
 that it had reached, ``at_step``, and of that which its metrics are of, ``best_step``."""
@@ -292,7 +298,7 @@ def _is_sound(record: dict[str, Any]) -> bool:
     return (
         isinstance(record.get("parameters", {}), dict)
         and isinstance(record.get("metrics", {}), dict)
-        and record.get("state", FINISHED) in (FINISHED, STOPPED, FAILED, DIVERGED)
+        and record.get("state", FINISHED) in (FINISHED, STOPPED, FAILED, DIVERGED, INFEASIBLE)
         and isinstance(record.get("reason", ""), str)
         and all(
             type(step) is int and isinstance(metrics, dict)

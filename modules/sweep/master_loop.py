@@ -187,7 +187,9 @@ class _MasterLoop:
         if plan.warm_start is not None:
             search = plan.search
             self._earlier = EarlierResults(
-                plan.warm_start, ctx.folder, self._path, search.space, search.objectives
+                *(plan.warm_start, ctx.folder, self._path, search.space),
+                search.objectives,
+                search.constraints,
             )
         self._checkpoints: TrialCheckpoints | None = None
         if plan.search.has_parents:
@@ -256,6 +258,7 @@ class _MasterLoop:
                 objective.text,
                 objective.maximise,
                 has_time_limit=self._search.left_s(0.0) is not None,
+                constraints=tuple(each.text for each in self._search.constraints),
             ),
             checkpoints=self._folder_of_checkpoints,
         )
@@ -318,7 +321,7 @@ class _MasterLoop:
         if self._leadership is not None:
             self._leadership.finish()
         # If all trials were recorded already, it is not known yet whether trainers save models.
-        if self._results.best_rows.best and self._saves_models is not False:
+        if self._results.best is not None and self._saves_models is not False:
             self._save_best()
         self._steer(at_once=True, reason_to_end="the sweep is at its end")
         tuples.tget(self._tags.sweep(self._session))
@@ -490,7 +493,8 @@ class _MasterLoop:
 
         If none has, one trains it again, the same network bit for bit.
         """
-        best = self._results.best_rows.best[0]
+        best = self._results.best
+        assert best is not None
         number = best["trial"]
         # A trial that was taken over was trained with the seed in its row.
         seed = best["seed"] if type(best.get("seed")) is int else self._seed_of(number)
@@ -539,7 +543,8 @@ class _MasterLoop:
         self._time_cause()
         # Failures of this session: the cause of those in an earlier one may have been mended.
         failed = self._results.failed - self._failed_before
-        hopeless = not self._results.succeeded and failed >= _HOPELESS
+        hopeless = self._results.best is None and not self._results.succeeded
+        hopeless = hopeless and failed >= _HOPELESS
         if hopeless:
             return f"{failed} trials have failed, and none has succeeded"
         words = {
@@ -638,14 +643,14 @@ class _MasterLoop:
             self._ctx.log.warning("%s", problem)
 
     def conclude(self) -> dict[str, Any]:
-        """Show how the sweep has ended; return its best row."""
+        """Show how the sweep has ended; return its best row, as `SweepResults.best`."""
         self._output.show(at_once=True)
         chosen = [f"strategy, as chosen: {self._search.chosen}"] if self._search.is_chosen else []
         best = self._results.best_rows.best[:1]
         lineage = [line for row in best for line in self._results.lineage.lines(row["trial"])]
         self._output.show_notes([*chosen, *lineage, *([self._model] if self._model else [])])
         self._output.log_unranked(self._path)
-        if not self._results.best_rows.best:
+        if self._results.best is None:
             unranked = self._results.unranked
             counts = ", ".join(f"{count} {why}" for why, count in unranked.items())
             reason = next(
@@ -653,7 +658,7 @@ class _MasterLoop:
                 "none was run",
             )
             raise SweepFailed(f"no trial has succeeded ({counts or 'none'}); the first: {reason}")
-        return self._results.best_rows.best[0]
+        return self._results.best
 
 
 def _computer(facts: Mapping[str, str]) -> str:

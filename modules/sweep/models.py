@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..predictions import place_of_predictions, read_predictions
-from .ledger import FINISHED, STOPPED, ledgers_in, plain
+from .ledger import RESULTS, STOPPED, ledgers_in, plain
 from .results import best_step_of
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def choose_model(watched: WatchedSweep, ledger: Path, trial: int | None) -> dict
     found = watched.trial(trial)
     if found is None:
         raise ValueError(f"{watched.name} of {watched.run_dir} has no trial {trial} (yet)")
-    if found["state"] not in (FINISHED, STOPPED):
+    if found["state"] not in (*RESULTS, STOPPED):
         raise ValueError(f"trial {trial} of {watched.name} has no result: it is {found['state']}")
     if found["ancestors"] is None:
         raise ValueError(f"trial {trial} of {watched.name} went on from one that is not recorded")

@@ -27,7 +27,10 @@ from .ledger import (
     DIVERGED,
     FAILED,
     FINISHED,
+    INFEASIBLE,
+    RESULTS,
     STOPPED,
+    VIOLATION,
     LedgerError,
     about_of,
     as_numbers,
@@ -84,7 +87,8 @@ class SweepOutput:
             good = (
                 row
                 for row in self._untabled
-                if row["state"] in (FINISHED, STOPPED) or row["state"].startswith(OUT_OF_TIME)
+                if row["state"] in (FINISHED, STOPPED)
+                or row["state"].startswith((OUT_OF_TIME, INFEASIBLE))
             )
             # A trial that was stopped before it began has no metrics.
             metrics = next(filter(None, ([n for n in row if n not in known] for row in good)), None)
@@ -142,8 +146,12 @@ class SweepOutput:
         self._ctx.results.show(count, best=best, constants=constants, unranked=unranked)
 
     def show_notes(self, more: Sequence[str] = ()) -> None:
-        """Show the Pareto front, the selection bias of the best score, repeats, and `more`."""
-        notes = self._search.front_lines()
+        """Show the Pareto front, the selection bias of the best score, repeats, and `more`.
+
+        And first, if no trial keeps the constraints, that none does.
+        """
+        notes = [text] if (text := self._results.infeasible_text) else []
+        notes += self._search.front_lines()
         report = self._search.bias.report()
         if report is not None:
             notes += report.lines()
@@ -152,7 +160,7 @@ class SweepOutput:
             self._ctx.results.show(len(self._queue.recorded), notes=notes)
 
     def log_unranked(self, ledger: Path) -> None:
-        """Log how many trials failed or diverged, and where to see why."""
+        """Log how many trials failed, diverged or break constraints, and where to see why."""
         if self._results.failed:
             self._ctx.log.warning(
                 "%d of %d trials failed: see %s, and tracebacks in %s",
@@ -169,6 +177,8 @@ class SweepOutput:
                 len(self._queue.recorded),
                 " or ".join(objective.text for objective in self._search.objectives),
             )
+        if text := self._results.infeasible_text:
+            self._ctx.log.warning("%s", text)
 
     def close(self, state: str) -> None:
         """Bring everything to its files; `state` is how the sweep has ended."""
@@ -263,7 +273,7 @@ Rows: TypeAlias = "Callable[[], Iterator[dict[str, Any]]]"
 
 _BATCH: Final = 10_000
 _NEEDED: Final = {"parquet": "pyarrow", "optuna": "optuna"}
-_OWN: Final = ("trainer", "seed", "state", "reason", "attempt", "started_s", "seconds")
+_OWN: Final = ("trainer", "seed", "state", "reason", VIOLATION, "attempt", "started_s", "seconds")
 
 
 class ExportError(ValueError):
@@ -297,7 +307,7 @@ def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
         metrics = as_numbers(record["metrics"])
         own = {"trial": record["trial"], **record["parameters"]}
         row = {**own, **metrics, **own}
-        if record["state"] in (FINISHED, STOPPED):
+        if record["state"] in (*RESULTS, STOPPED):
             for objective in objectives:
                 # Without metrics: a trial that was stopped before it began.
                 with suppress(ObjectiveError):
@@ -452,7 +462,11 @@ def _to_optuna(ledger: Path, folder: Path) -> list[Path]:
         study_name=ledger.parent.name,
         directions=["maximize" if objective.maximise else "minimize" for objective in objectives],
     )
-    states = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL", DIVERGED: "FAIL"}
+    states = {
+        **{FINISHED: "COMPLETE", INFEASIBLE: "COMPLETE", STOPPED: "PRUNED"},
+        **{FAILED: "FAIL", DIVERGED: "FAIL"},
+    }
+    has_constraints = bool(about_of(ledger).get("constraints"))
     for record, (_, curve) in zip(trials_of(ledger), curves_of(ledger, folder), strict=True):
         metrics = as_numbers(record["metrics"])
         parameters = record["parameters"]
@@ -472,6 +486,10 @@ def _to_optuna(ledger: Path, folder: Path) -> list[Path]:
                 distributions={name: distributions[name] for name in parameters},
                 user_attrs=notes,
                 intermediate_values=dict(curve) if len(objectives) == 1 else {},
+                # As Optuna's own samplers note it: more than 0 is infeasible.
+                system_attrs={"constraints": [record.get(VIOLATION, 0.0)]}
+                if has_constraints and state == "COMPLETE"
+                else {},
             )
         )
     return [path]

@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from diel import describe_error
+from diel import describe_error, format_value
 
 from ..evaluation import Evaluated
-from ..objective import ObjectiveError
+from ..objective import Judgement, ObjectiveError
 from ..space import Choices
 from ..trial import OUT_OF_TIME, SPLITS, Reports, is_splits, thinned, trial_seed
 from ..trial_plan import BEST_EPOCH
@@ -25,7 +25,10 @@ from .ledger import (
     ENDED_BY_TIME,
     FAILED,
     FINISHED,
+    INFEASIBLE,
+    RESULTS,
     STOPPED,
+    VIOLATION,
     LedgerError,
     as_numbers,
     plain,
@@ -55,7 +58,7 @@ class SweepResults:
 
     Attributes
     ----------
-    succeeded, failed, stopped, diverged : int
+    succeeded, failed, stopped, diverged, infeasible : int
         Numbers of trials; those that were stopped early count as succeeded too.
     computed_by : dict of str to str
         Device facts of the first trial of an earlier session; empty if they are not known.
@@ -80,7 +83,9 @@ class SweepResults:
         objective = search.objectives[0]
         self.best_rows = BestRows(objective.text, maximise=objective.maximise)
         self._curves = 0
-        self.succeeded = self.failed = self.stopped = self.diverged = 0
+        # Of the trials that break constraints the one that does least: its rank, row and reason.
+        self._least: tuple[tuple[float, int], dict[str, Any], str] | None = None
+        self.succeeded = self.failed = self.stopped = self.diverged = self.infeasible = 0
         self.computed_by: dict[str, str] = {}
         self.ended_at: dict[int, int] = {}
         self.seconds = 0.0
@@ -157,20 +162,19 @@ class SweepResults:
             for step, reported in outcome.reports.get(trial, ()):
                 wrong = wrong or self._wrong_report(step, reported)
             reason = reason or wrong
-            state = FAILED
+            ending: dict[str, Any] = {"state": FAILED, "reason": reason}
             reports = [*self._reports.pop(trial, ()), *outcome.reports.get(trial, ())]
             ended: dict[str, int] | None = None
             if trial in outcome.out_of_time and not reason:
                 metrics, ended = self._best_in_time(metrics, reports)
             if not reason:
-                judgement = self._search.judge(metrics)
-                reason, state = judgement.reason, FINISHED
-                if reason:
-                    state = DIVERGED if judgement.is_diverged else FAILED
-            is_result = state == FINISHED and ended is not None
-            if trial in outcome.stopped and state in (FINISHED, FAILED) and not wrong:
+                ending = ending_of(self._search.judge(metrics))
+            is_result = ending["state"] in RESULTS and ended is not None
+            is_stopped = trial in outcome.stopped and ending["state"] != DIVERGED and not wrong
+            if is_stopped and not is_result:
                 # Also without metrics: it was stopped before it reported any.
-                reason, state = "", FINISHED if is_result else STOPPED
+                ending = {"state": STOPPED}
+            state = ending["state"]
             record = {
                 "trial": trial,
                 "state": state,
@@ -189,8 +193,7 @@ class SweepResults:
                 record[PARENT] = None if parent is None else {"trial": parent, "step": step}
             if outcome.worker:
                 record["worker"] = outcome.worker
-            if reason:
-                record["reason"] = reason
+            record |= ending
             if is_result:
                 record[ENDED_BY_TIME] = ended
             elif trial in outcome.out_of_time and state == STOPPED:
@@ -219,13 +222,15 @@ class SweepResults:
             best = int(metrics[BEST_EPOCH])
             return metrics, {"at_step": max(last, best), "best_step": best}
         found = [(last, metrics), *(() if SPLITS in metrics else reports)]
-        sound = [(step, each) for step, each in found if not self._search.judge(each).reason]
+        judged = [(step, each, self._search.judge(each)) for step, each in found]
+        sound = [(step, each, of.violation) for step, each, of in judged if not of.reason]
         if not sound:
             return metrics, None
         objective = self._search.objectives[0]
         # Of equals the first: what it has returned, then the earliest step.
-        step, best_metrics = max(
-            sound, key=lambda entry: objective.score(objective.value(entry[1])) or 0.0
+        step, best_metrics, _ = max(
+            sound,
+            key=lambda entry: (-entry[2], objective.score(objective.value(entry[1])) or 0.0),
         )
         return dict(best_metrics), {"at_step": last, "best_step": step}
 
@@ -261,7 +266,7 @@ class SweepResults:
         row.pop(CURVE, None)  # a metric of that name
         row["trainer"], row["seed"] = record.get("trainer", ""), record.get("seed", "")
         values: tuple[float, ...] = ()
-        if state == FINISHED:
+        if state in RESULTS:
             splits = record.get(SPLITS, {})
             evaluated = Evaluated.of(metrics, splits) if is_splits(splits) else None
             if isinstance(seconds := record.get("seconds"), (int, float)):
@@ -270,7 +275,7 @@ class SweepResults:
                 values = self._search.tell(trial, record["parameters"], metrics, evaluated)
             except ObjectiveError as error:
                 state, record = FAILED, {**record, "reason": str(error)}
-        if state != FINISHED:
+        if state not in RESULTS:
             is_stopped = state == STOPPED
             self._search.tell(trial, record["parameters"], None, is_stopped=is_stopped)
         for objective in self._search.objectives:
@@ -284,13 +289,16 @@ class SweepResults:
             self.diverged += 1
             row["state"] = state
             return row
-        self.succeeded += 1
+        self.succeeded += state != INFEASIBLE
         self.stopped += state == STOPPED
         for objective, value in zip(self._search.objectives, values, strict=False):
             if type(row.get(objective.text)) not in (int, float):  # not there, or true
                 row[objective.text] = value
         if (best_step := best_step_of(record)) is not None:
             self.ended_at[trial] = best_step
+        if state == INFEASIBLE:
+            self._add_infeasible(record, row)
+            return row
         is_good = state == FINISHED and self.best_rows.add(row)
         # For the report: a row that is among its best at the end is so when it comes.
         if "reports" in record and (is_good or state == STOPPED):
@@ -300,10 +308,40 @@ class SweepResults:
         row["state"] = state_of(record) if state == FINISHED else state
         return row
 
+    def _add_infeasible(self, record: dict[str, Any], row: dict[str, Any]) -> None:
+        self.infeasible += 1
+        row["state"] = f"{INFEASIBLE}: {record['reason']}"
+        rank = record[VIOLATION], row["trial"]
+        if self._least is None or rank < self._least[0]:
+            self._least = rank, row, record["reason"]
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The row of the best trial, or of the one that breaks constraints least; None without."""
+        if self.best_rows.best:
+            return self.best_rows.best[0]
+        return None if self._least is None else self._least[1]
+
+    @property
+    def infeasible_text(self) -> str:
+        """That no trial keeps the constraints, and which breaks them least; else empty."""
+        if self._least is None or self.best_rows.best:
+            return ""
+        (violation, trial), _, broken = self._least
+        return (
+            f"no trial keeps the constraints: trial {trial}, which breaks them least, {broken}, "
+            f"by {format_value(violation)}"
+        )
+
     @property
     def unranked(self) -> dict[str, int]:
         """How many trials are not ranked, by the reason."""
-        counts = {"failed": self.failed, "diverged": self.diverged, "stopped early": self.stopped}
+        counts = {
+            "failed": self.failed,
+            "diverged": self.diverged,
+            "infeasible": self.infeasible,
+            "stopped early": self.stopped,
+        }
         return {reason: count for reason, count in counts.items() if count}
 
     def parameters_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,6 +358,16 @@ def best_step_of(record: Mapping[str, Any]) -> int | None:
     ended = record.get(ENDED_BY_TIME)
     step = ended.get("best_step") if isinstance(ended, dict) else None
     return step if type(step) is int and step > 0 else None
+
+
+def ending_of(judgement: Judgement) -> dict[str, Any]:
+    """Return what the record of a trial that has ended has of its judgement, its state first."""
+    if judgement.reason:
+        state = DIVERGED if judgement.is_diverged else FAILED
+        return {"state": state, "reason": judgement.reason}
+    if judgement.violation > 0:
+        return {"state": INFEASIBLE, "reason": judgement.broken, VIOLATION: judgement.violation}
+    return {"state": FINISHED}
 
 
 def state_of(record: Mapping[str, Any]) -> str:

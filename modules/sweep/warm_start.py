@@ -19,11 +19,12 @@ from typing import Any, Final
 from diel import replacing, whole_lines
 from diel.errors import ModuleFailed
 
-from ..objective import Objective, judge
+from ..objective import Constraint, Objective, judge
 from ..space import Space, SpaceError
 from .ledger import (
     ENDED_BY_TIME,
-    FINISHED,
+    RESULTS,
+    VIOLATION,
     LedgerReader,
     about_of,
     as_numbers,
@@ -31,9 +32,11 @@ from .ledger import (
     ledgers_in,
 )
 from .lineage import Parent
+from .results import ending_of
 
 _COPY: Final = "warm-start.jsonl"
 _AT_ONCE: Final = 1000
+_OF_CONSTRAINTS: Final = ("reason", VIOLATION)
 
 
 class WarmStartError(ModuleFailed, ValueError):
@@ -65,7 +68,12 @@ def find_ledger(text: str, folder: Path) -> Path:
     return ledgers[name]
 
 
-def check_fits(ledger: Path, space: Space, objectives: Sequence[Objective]) -> None:
+def check_fits(
+    ledger: Path,
+    space: Space,
+    objectives: Sequence[Objective],
+    constraints: Sequence[Constraint] = (),
+) -> None:
     """Check that a ledger has the same parameters, and a trial that is a result here.
 
     A `WarmStartError` or a `LedgerError` says why not; an OSError if it cannot be read. A sweep of
@@ -81,9 +89,9 @@ def check_fits(ledger: Path, space: Space, objectives: Sequence[Objective]) -> N
     reader, reason = LedgerReader(ledger), ""
     while records := reader.new_records(_AT_ONCE):
         for _, record in records:
-            if record["state"] != FINISHED:
+            if record["state"] not in RESULTS:
                 continue
-            problem = judge(as_numbers(record["metrics"]), objectives).reason
+            problem = judge(as_numbers(record["metrics"]), objectives, constraints).reason
             if not problem:
                 return
             reason = reason or f"trial {record['trial']}: {problem}"
@@ -105,14 +113,20 @@ class EarlierResults:
     """
 
     def __init__(
-        self, text: str, folder: Path, beside: Path, space: Space, objectives: Sequence[Objective]
+        self,
+        text: str,
+        folder: Path,
+        beside: Path,
+        space: Space,
+        objectives: Sequence[Objective],
+        constraints: Sequence[Constraint] = (),
     ) -> None:
         copy = beside.with_name(_COPY)
         if not copy.exists():
             ledger = find_ledger(text, folder)
             with replacing(copy) as file:
                 file.writelines(whole_lines(ledger))
-        self.records = list(_results_in(copy, space, objectives))
+        self.records = list(_results_in(copy, space, objectives, constraints))
         # A trial that time has ended may come further here.
         whole = [record for record in self.records if ENDED_BY_TIME not in record]
         self._by_point = {_key(record["parameters"]): record for record in reversed(whole)}
@@ -123,19 +137,25 @@ class EarlierResults:
 
 
 def _results_in(
-    ledger: Path, space: Space, objectives: Sequence[Objective]
+    ledger: Path,
+    space: Space,
+    objectives: Sequence[Objective],
+    constraints: Sequence[Constraint],
 ) -> Iterator[dict[str, Any]]:
     for _, record in LedgerReader(ledger).new_records():
         # What went on from another trial is no result of its point alone.
-        if record["state"] != FINISHED or Parent.of(record) is not None:
+        if record["state"] not in RESULTS or Parent.of(record) is not None:
             continue
         try:
             space.check(record["parameters"])
         except (SpaceError, TypeError, ValueError):
             continue
         metrics = as_numbers(record["metrics"])
-        if not judge(metrics, objectives).reason:
-            yield {**record, "metrics": metrics}
+        judgement = judge(metrics, objectives, constraints)
+        if not judgement.reason:
+            # The constraints may be others than those of the earlier sweep.
+            known = {name: value for name, value in record.items() if name not in _OF_CONSTRAINTS}
+            yield {**known, "metrics": metrics, **ending_of(judgement)}
 
 
 def _key(point: Mapping[str, Any]) -> str:

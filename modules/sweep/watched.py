@@ -28,7 +28,6 @@ from ..objective import Objective, ObjectiveError
 from ..report.comparison import comparison_figures
 from ..report.data import (
     CURVE,
-    DONE,
     REASON,
     STATE,
     STOPPED,
@@ -49,6 +48,9 @@ from .in_flight import read_running_curves
 from .ledger import (
     ENDED_BY_TIME,
     FAILED,
+    FINISHED,
+    RESULTS,
+    VIOLATION,
     LedgerError,
     LedgerReader,
     about_of,
@@ -69,7 +71,7 @@ _TABLE_ROWS: Final = 20_000
 _NOT_CHOSEN: Final = object()
 _DRAWN: Final = (CURVE, LINEAGE)
 """Keys of rows that are no columns."""
-_LAST_COLUMNS: Final = ("seconds", "trainer", "seed", REASON)
+_LAST_COLUMNS: Final = ("seconds", "trainer", "seed", REASON, VIOLATION)
 """Columns of the table behind the metrics."""
 
 
@@ -171,13 +173,12 @@ class WatchedSweep:
                     if type(row.get(self._text)) not in (int, float):
                         row[self._text] = value
                 except ObjectiveError as error:
-                    if record[STATE] in DONE:  # an earlier version took text for a number
+                    if record[STATE] in RESULTS:  # an earlier version took text for a number
                         record |= {STATE: FAILED, REASON: str(error)}
             row |= {name: record[name] for name in ("trainer", "seed", STATE) if name in record}
             row |= {name: record[name] for name in ("started_s", "seconds") if name in record}
-            if record.get(REASON):
-                row[REASON] = record[REASON]
-            if "reports" in record and record[STATE] in DONE | STOPPED:
+            row |= {name: record[name] for name in (REASON, VIOLATION) if record.get(name)}
+            if "reports" in record and (record[STATE] in STOPPED or record[STATE] == FINISHED):
                 row[CURVE] = self._curve_of(thinned(record["reports"]))
             if PARENT in record:
                 row[LINEAGE] = drawn(record)
@@ -221,6 +222,7 @@ class WatchedSweep:
             "expected": sweep.expected,
             "failed": selection.failed,
             "diverged": selection.diverged,
+            "infeasible": selection.infeasible,
             "stopped": selection.stopped,
             "best": best,
             "running": sorted(self._running),

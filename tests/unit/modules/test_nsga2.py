@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from modules.options import SweepOptions
-from modules.pareto import ParetoFront, dominates, ranked
+from modules.pareto import Fronts, ParetoFront, dominates, largest_hypervolume, ranked
 from modules.search import Search
 from modules.space import Parameters, Space
-from modules.strategies import STRATEGIES, Random
+from modules.strategies import STRATEGIES, TPE, Random
 from modules.strategies.nsga2 import Nsga2
 
 SPACE = Space.parse({f"x{place}": {"from": 0.0, "to": 1.0} for place in range(5)})
@@ -168,3 +168,72 @@ def test_its_options_are_those_of_its_class() -> None:
     assert set(STRATEGIES["nsga2"].options.model_fields) == {
         *("name", "population", "crossover", "mutation")
     }
+
+
+# -- fronts and hypervolume, by which tpe tells good trials from bad ones ------------------------
+
+
+@pytest.mark.parametrize(("seed", "objectives", "levels"), [(0, 2, 8), (1, 3, 5), (2, 2, 1000)])
+def test_the_first_fronts_are_kept_in_any_order(seed: int, objectives: int, levels: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = random.integers(0, levels, (120, objectives)).astype(float)
+    depth: dict[int, int] = {}
+    for place in ranked(scores):
+        above = [k for k in depth if dominates(scores[k], scores[place])]
+        depth[place] = 1 + max((depth[k] for k in above), default=0)
+    counts = np.cumsum(np.bincount([*depth.values()])[1:])
+    last = 1 + int(np.argmax(counts >= 30))
+    wanted = sorted((deep, place) for place, deep in depth.items() if deep <= last)
+    for order in (range(120), random.permutation(120)):
+        fronts, fallen = Fronts(30), []
+        for place in order:
+            fallen += fronts.add(int(place), scores[place])
+        assert fronts.from_best(0) == [place for _, place in wanted]
+        assert sorted([*fallen, *fronts.from_best(0)]) == list(range(120))
+        # The good ones are those of the first fronts, and of the next one some.
+        found = fronts.from_best(12)
+        assert sorted(depth[place] for place in found) == [depth[place] for place in found]
+        assert sorted(found) == sorted(fronts.from_best(0))
+
+
+def test_a_large_volume_has_ends_and_what_stands_alone() -> None:
+    front = np.array([[0.0, 4.0], [1.0, 3.0], [1.1, 2.9], [1.2, 2.8], [4.0, 0.0]])
+    assert {*largest_hypervolume(front, 3)} in ({0, 2, 4}, {0, 3, 4})
+    sphere = np.abs(np.random.default_rng(0).normal(size=(200, 3)))
+    sphere /= np.linalg.norm(sphere, axis=1)[:, None]
+    for scores in (sphere[:, :2] / np.linalg.norm(sphere[:, :2], axis=1)[:, None], sphere):
+        chosen = largest_hypervolume(scores, 12)
+        assert len({*chosen}) == 12
+        # Every entry has a chosen one near.
+        far = np.linalg.norm(scores[:, None] - scores[chosen][None], axis=2).min(1)
+        assert far.max() < 0.5
+    assert {*largest_hypervolume(sphere, 200)} == {*range(200)}
+    huge = np.array([[-1.7e308, 1.7e308], [0.0, 0.0], [1.7e308, -1.7e308]])
+    assert {*largest_hypervolume(huge, 3)} == {0, 1, 2}
+
+
+def test_tpe_finds_a_larger_front_than_nsga2() -> None:
+    found = {
+        strategy.__name__: area(searched(strategy(SPACE, 1), 120, zdt1))
+        for strategy in (Random, Nsga2, TPE)
+    }
+    assert found["TPE"] > max(found["Nsga2"], found["Random"]) + 0.5
+
+
+def test_tpe_comes_to_the_same_in_any_order_with_several_objectives() -> None:
+    points = [Random(SPACE, 5).ask(trial) for trial in range(60)]
+    asked = []
+    for order in (range(60), Generator(3).sample(range(60), 60)):
+        tpe = TPE(SPACE, 1)
+        for trial in order:
+            scores = None if trial % 7 == 0 else zdt1(points[trial])
+            tpe.tell_curve(trial, points[trial], [(1, 0.5)] if trial % 14 == 0 else [], scores)
+        asked.append([tpe.ask(trial) for trial in range(60, 64)])
+    assert asked[0] == asked[1]
+
+
+def test_one_objective_in_a_tuple_is_one_objective() -> None:
+    asked = []
+    for wrap in (lambda score: score, lambda score: (score,)):
+        asked.append(searched(TPE(SPACE, 2), 30, lambda point, wrap=wrap: wrap(-point["x0"])))
+    assert [(score,) for score in asked[0]] == asked[1]

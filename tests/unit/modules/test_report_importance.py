@@ -11,11 +11,11 @@ import pytest
 from modules.report.importance import (
     FEWEST_TRIALS,
     MOST_BINS,
-    NOT_SET,
     Importance,
     bin_values,
     importance,
 )
+from modules.report.markup import NOT_SET
 
 
 def draw(trials: int, names: str, seed: int = 1) -> tuple[Any, list[dict[str, Any]]]:
@@ -114,12 +114,39 @@ def test_parameters_that_some_trials_do_not_have() -> None:
         {"a": point["a"], **({"b": point["b"]} if point["a"] > 0.7 else {})} for point in points
     ]
     found = importance(some, y, maximise=True)
-    alone, _ = shares(found)
-    assert alone["b"] > 0.5  # to have it at all is its effect too
+    alone, pairs = shares(found)
+    # y has the variance 0.0775: 0.0525 of whether there is a b, which a decides, and 0.025 of b.
+    assert alone["a"] == pytest.approx(0.68, abs=0.08)
+    assert alone["b"] == pytest.approx(0.32, abs=0.08)
+    assert sum(share for share in pairs.values()) < 0.05
     assert found is not None
     effect = next(one for one in found.effects if one.name == "b")
-    assert effect.labels[-1] == NOT_SET
-    assert effect.mean[-1] == pytest.approx(0.0, abs=0.05)
+    assert NOT_SET not in effect.labels
+    # What it does where it exists, and not half of it.
+    assert effect.mean[-1] - effect.mean[0] == pytest.approx(1.0, abs=0.15)
+
+
+def test_branches_that_never_meet_are_judged_each_by_its_own_trials() -> None:
+    random = np.random.default_rng(3)
+    kinds = random.integers(0, 2, 900)
+    x = random.random((900, 3))
+    points = [
+        {"kind": "ab"[kind], "rate": rate, ("of_a" if kind == 0 else "of_b"): own}
+        for kind, (rate, own, _) in zip(kinds, x, strict=True)
+    ]
+    # Of a: twice its own; of b: nothing of its own; of both: the rate. The variances of the parts,
+    # those of one branch by half, since half of the trials are in it, are all that there is.
+    y = x[:, 0] + np.where(kinds == 0, 2 * x[:, 1], 0.3)
+    alone, _ = shares(importance(points, y, maximise=True))
+    parts = {
+        "kind": (1.0 - 0.3) ** 2 / 4,
+        "rate": 1 / 12,
+        "of_a": 0.5 * 4 / 12,
+        "of_b": 0.0,
+    }
+    whole = sum(parts.values())
+    for name, part in parts.items():
+        assert alone[name] == pytest.approx(part / whole, abs=0.07), name
 
 
 @pytest.mark.parametrize("worst", [-1e9, -math.inf])
@@ -160,4 +187,5 @@ def test_many_values_share_bins_and_names_that_never_repeat_are_grouped() -> Non
 
 def test_numbers_and_words_in_one_column_are_words() -> None:
     binned = bin_values([1, "auto", 2.0, True, None], np.arange(5.0))
-    assert binned.labels == ["1", "auto", "2", "true", NOT_SET]
+    assert binned.labels == ["1", "auto", "2", "true"]
+    assert binned.is_set.tolist() == [True] * 4 + [False]
