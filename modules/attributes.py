@@ -23,7 +23,7 @@ OF_TRAINERS: Final[Mapping[str, str]] = {
 """Attributes of a function for trials that a trainer reads, and what each is."""
 OF_STRATEGIES: Final = (
     *("ask", "tell", "add", "report", "size", "is_stateless"),
-    *("ask_alike", "tell_curve"),
+    *("ask_alike", "tell_curve", "takes_all_objectives", "finalize"),
 )
 """Attributes of a strategy that a master reads."""
 

@@ -152,7 +152,12 @@ class Search:
         table, rule = options.strategy, options.rule
         lag = options.lag if options.deterministic else None
         self._own_strategy = make_strategy(
-            table, self.space, options.seed, options.order or "natural", folder
+            table,
+            self.space,
+            options.seed,
+            options.order or "natural",
+            folder,
+            {objective.text: objective.maximise for objective in self.objectives},
         )
         self.strategy: Strategy = with_rule(
             self._own_strategy,
@@ -206,6 +211,12 @@ class Search:
             f"{points.repeats:,} of {points.repeats + len(points.tried):,} trials {repeat} a point "
             f"of another, with another seed: {tried} tried"
         ]
+
+    def finalize(self) -> None:
+        """Have the strategy end what it has running, if it has something."""
+        finalize = getattr(self._own_strategy, "finalize", None)
+        if finalize is not None:
+            finalize()
 
     def limit(self, trials: int | None) -> None:
         """Set the most trials that the strategy may have; None for no limit."""

@@ -29,6 +29,7 @@ from .stopping import (
     with_rule,
 )
 from .optuna_search import OptunaSearch
+from .gest import GestSearch
 from .catalogue import RULES, STRATEGIES, check_strategy, is_known, make_rule, make_strategy
 
 for _file in pkgutil.iter_modules(__path__):
@@ -43,6 +44,7 @@ __all__ = [
     "Cohort",
     "CrossEntropy",
     "Cutoffs",
+    "GestSearch",
     "Grid",
     "Halving",
     "Hyperband",

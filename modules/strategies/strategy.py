@@ -72,6 +72,8 @@ class Strategy(Protocol):
     ``ask_alike(trial, like, free) -> parameters or None`` (method)
         Chooses the parameters of a trial that agree with the point `like` in all but those in the
         set `free`, for trials that are trained as one plan; None if there are no such.
+    ``finalize()`` (method)
+        Is called when the master ends: the strategy ends what it has running.
     """
 
     def ask(self, trial: int) -> Parameters | Wait | None:
