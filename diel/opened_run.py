@@ -298,6 +298,35 @@ class Run:
 
         return model_of_run(self._directory, sweep or "", trial)
 
+    def best_models(self, count: int, sweep: str | None = None) -> Any:
+        """Choose trials of a sweep whose average predicts well; return it, for raw samples.
+
+        The best trials are trained again, in this process, and `count` of them are chosen, one as
+        often as it helps, by the rows that they were not trained on.
+
+        Parameters
+        ----------
+        count : int
+        sweep : str, optional
+            One of `sweeps`; may be left out where there is only one.
+
+        Returns
+        -------
+        dnn.AveragedModel
+            ``predict_class``, ``predict_proba`` and ``predict_file`` take raw samples, see
+            `best_model`; ``provenance["score"]`` says how good it is, and on which rows.
+
+        Raises
+        ------
+        RunDirectoryError
+            If there is no such sweep, or none of its trials has a result.
+        MissingPackage
+            If safetensors is not installed.
+        """
+        from diel.loading.models import average_of_run
+
+        return average_of_run(self._directory, sweep or "", count)
+
     def figure(
         self, name: str, *, sweep: str | None = None, theme: str = "light"
     ) -> plotly.graph_objects.Figure:

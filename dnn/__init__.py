@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dnn.averaged import AveragedModel as AveragedModel
     from dnn.backend import *  # noqa: F403
     from dnn.backend.device import *  # noqa: F403
     from dnn.by_name import catalogue as catalogue
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"  # of the distribution, as in pyproject.toml
 
 _PUBLIC = {
+    "averaged": "AveragedModel",
     "backend": "RoutineTable device_facts ops_for",
     "backend.device": "cuda_problem free_bytes free_memory limit_memory",
     "by_name": "catalogue",

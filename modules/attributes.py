@@ -24,6 +24,7 @@ OF_TRAINERS: Final[Mapping[str, str]] = {
 OF_STRATEGIES: Final = (
     *("ask", "tell", "add", "report", "size", "is_stateless"),
     *("ask_alike", "tell_curve", "parent", "possible_parents", "members", "is_reproducible"),
+    *("takes_all_objectives", "finalize"),
 )
 """Attributes of a strategy that a master reads."""
 

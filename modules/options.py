@@ -51,7 +51,7 @@ from .space_check import (
     space_problems,
     stage_problems,
 )
-from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known
+from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known, make_strategy
 from .tabular import is_table, known_shape, known_task
 from .trial import METRICS, metrics_of_task
 from .trial_plan import more_metrics
@@ -310,7 +310,8 @@ class SweepOptions(BaseModel):
         if _LOSS in self.space and is_checked and not self._is_ours:
             text = f"{_LOSS}: a column of the results; use another name"
             problems.append(at(("space", _LOSS), self.space[_LOSS], text))
-        problems += [*self._strategy_problems(), *self._trainer_problems(info)]
+        problems += [*self._strategy_problems(), *self._refusals(info)]
+        problems += self._trainer_problems(info)
         if problems:
             raise ValidationError.from_exception_data("sweep", problems)
         return self
@@ -461,6 +462,27 @@ class SweepOptions(BaseModel):
             if not self._is_ours:
                 remedy = 'name some of yours, as in { name = "population", perturb = ["rate"] }'
             yield at(("strategy",), self.strategy, "there is no parameter to perturb", remedy)
+
+    def _refusals(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
+        """Yield why a generator of another package refuses the sweep."""
+        if not self._is("generator"):
+            return
+        folder = _folder(info)
+        try:
+            known = {objective.text: objective.maximise for objective in self.objectives(folder)}
+        except (ExpressionError, ObjectiveError, PluginError):
+            return  # which is said there
+        if len(known) < len(self.objective):
+            yield at(("objective",), self.objective, "names one twice", "remove it")
+            return
+        space = Space.parse(self.space)
+        made = make_strategy(self.strategy, space, self.seed, folder=folder, objectives=known)
+        try:
+            _ = getattr(made, "generator")  # noqa: B009 (no part of the interface)
+        except SpaceError as error:
+            yield at(("space", str(error.parameter)), self.space, error.reason)
+        except PluginError as error:
+            yield at(("strategy",), self.strategy, str(error))
 
     def _trainer_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
         context = info.context or {}

@@ -185,19 +185,23 @@ class SweepReporter(Reporter):
     def find_model(self, run_dir: Path, sweep: str, trial: int | None) -> dict[str, Any]:
         """Return where the model of a trial is, by default of the best one: see `choose_model`."""
         from .sweep.models import choose_model
-        from .sweep.watched import WatchedSweep
 
-        ledgers = _ledgers(run_dir)
-        chosen = [ledger for name, ledger in ledgers.items() if sweep in ("", name)]
-        if len(chosen) != 1:
-            names = ", ".join(ledgers)
-            if not ledgers:
-                raise ValueError(f"{run_dir} has no sweep that has begun")
-            problem = f"has no sweep {sweep!r}" if sweep else "has several sweeps"
-            raise ValueError(f"{run_dir} {problem}: name one of {names}")
-        watched = WatchedSweep(run_dir, chosen[0])
-        watched.catch_up()
-        return choose_model(watched, chosen[0], trial)
+        return choose_model(*_watched(run_dir, sweep), trial)
+
+    def find_candidates(self, run_dir: Path, sweep: str, count: int) -> dict[str, Any]:
+        """Return of which trials an average is chosen: see `choose_candidates`."""
+        from .sweep.models import choose_candidates
+
+        return choose_candidates(*_watched(run_dir, sweep), count)
+
+    def average_models(self, models: Sequence[Any], chosen: Mapping[str, Any]) -> Any:
+        """Return a `dnn.AveragedModel`, whose provenance is the choice, as `choose` returns it."""
+        from dnn import AveragedModel
+
+        from .averaging import score_lines
+
+        weights = [count for _, count in chosen["members"]]
+        return AveragedModel(models, weights, provenance={**chosen, "said": score_lines(chosen)})
 
     def load_model(self, file: Path) -> Any:
         """Load a `dnn.TrainedModel`; an ImportError if safetensors is not installed."""
@@ -213,6 +217,23 @@ class SweepReporter(Reporter):
             yield from describe_machine()
         except Exception as error:  # a broken driver may raise any error
             yield "GPUs", f"not known: {error}"
+
+
+def _watched(run_dir: Path, sweep: str) -> tuple[WatchedSweep, Path]:
+    """Return a sweep of a run, by default the only one, and its ledger; or raise a ValueError."""
+    from .sweep.watched import WatchedSweep
+
+    ledgers = _ledgers(run_dir)
+    chosen = [ledger for name, ledger in ledgers.items() if sweep in ("", name)]
+    if len(chosen) != 1:
+        names = ", ".join(ledgers)
+        if not ledgers:
+            raise ValueError(f"{run_dir} has no sweep that has begun")
+        problem = f"has no sweep {sweep!r}" if sweep else "has several sweeps"
+        raise ValueError(f"{run_dir} {problem}: name one of {names}")
+    watched = WatchedSweep(run_dir, chosen[0])
+    watched.catch_up()
+    return watched, chosen[0]
 
 
 def _ledgers(run_dir: Path) -> dict[str, Path]:

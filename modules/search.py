@@ -163,8 +163,13 @@ class Search:
         lag = options.lag if options.deterministic else None
         table = options.strategy if choice is None else {**choice.strategy}
         self._own_strategy = make_strategy(
-            *(table, self.space, options.seed, options.order or "natural", folder),
+            table,
+            self.space,
+            options.seed,
+            options.order or "natural",
+            folder,
             options.free,
+            {objective.text: objective.maximise for objective in self.objectives},
         )
         self.choice = choice
         self._auto: Auto | None = None
@@ -272,6 +277,12 @@ class Search:
             f"{points.repeats:,} of {points.repeats + len(points.tried):,} trials {repeat} a point "
             f"of another, with another seed: {tried} tried"
         ]
+
+    def finalize(self) -> None:
+        """Have the strategy end what it has running, if it has something."""
+        finalize = getattr(self._own_strategy, "finalize", None)
+        if finalize is not None:
+            finalize()
 
     def limit(self, trials: int | None) -> None:
         """Set the most trials that the strategy may have; None for no limit."""

@@ -263,6 +263,32 @@ def _with_ancestors(
         yield found
 
 
+def choose_average(options: Options, folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose trials whose networks are averaged, and score the choice; see `modules.averaging`.
+
+    `asked` is what `modules.sweep.models.choose_candidates` returns. A ValueError if the trainer
+    trains no networks of its own.
+    """
+    from .averaging import Candidate, choose, kept_choice
+
+    if options.train is not None:
+        raise ValueError(f"{options.train} trains, and only networks of dnn are averaged")
+    path, trials = Path(asked["path"]), asked["trials"]
+    if (kept := kept_choice(path, trials)) is not None:
+        return kept
+    task = options.task(folder)
+    candidates = [Candidate(**each) for each in asked["candidates"]]
+    return choose(
+        task.load(),
+        lambda each: task.report(Trial(each.trial, each.parameters, each.seed)),
+        candidates,
+        asked["count"],
+        path,
+        is_blind=asked["is_blind"],
+        trials=trials,
+    )
+
+
 def why_no_model(options: Options) -> str:
     """Return why the trainer writes no models, and what to do."""
     if options.train is None:

@@ -129,6 +129,11 @@ class NetworkTrainer:
         return self._together.at_once
 
     @property
+    def rounds(self) -> PreparedSplits:
+        """The rows of each training of a trial."""
+        return self._rounds
+
+    @property
     def kept_trial(self) -> int | None:
         """The best trial so far, whose network is kept; None if there is none."""
         return self._best.trial
@@ -361,15 +366,46 @@ class NetworkTrainer:
             if job.is_test != is_nested:
                 continue
             if model is None:
-                model = self._setting.network(wanted, seed, data)
-                rule = None if job.is_test else self._plan.rule()
-                epochs = (epochs_to_test if job.is_test else None) or wanted.epochs
-                self._setting.fit(model, wanted, data, epochs, rule)
+                epochs = epochs_to_test if job.is_test else None
+                model = self._fitted(wanted, seed, number, epochs)
             outputs = model(data.validation.x)
             yield job.test, data.in_units(loss_of(wanted, data.takes).point(outputs))
 
-    def _epochs_of_all(self, wanted: Hyperparameters, report: Report, scheme: Any) -> int | None:
+    def _fitted(
+        self, wanted: Hyperparameters, seed: int, number: int, epochs: int | None
+    ) -> NeuralNetwork:
+        """Return a network that is trained as that of a split was; for so many epochs, if given."""
+        rounds, _ = self._data_of(wanted)
+        data = rounds[number]
+        model = self._setting.network(wanted, seed, data)
+        rule = None if rounds.jobs[number].is_test else self._plan.rule()
+        self._setting.fit(model, wanted, data, epochs or wanted.epochs, rule)
+        return model
+
+    def predictions(
+        self, parameters: dict[str, Any], report: Report, number: int, epochs: int | None = None
+    ) -> Any:
+        """Train the network of a split of a trial once more; return what it predicts.
+
+        Of the rows that the split scores: probabilities, or values in the units of the file.
+        `epochs` is given where time has ended the trial. Of several seeds it is the first.
+        """
+        wanted = Hyperparameters.model_validate(with_layers(parameters, self._layers))
+        rounds, _ = self._data_of(wanted)
+        if (job := rounds.jobs[number]).is_test:
+            epochs = self._epochs_of_all(wanted, report, None, job.outer)
+        seed = self._seeds(wanted, report)[0][number]
+        model, data = self._fitted(wanted, seed, number, epochs), rounds[number]
+        if data.takes == "values":
+            return data.in_units(loss_of(wanted, data.takes).point(model(data.validation.x)))
+        return model.predict_proba(data.validation.x)
+
+    def _epochs_of_all(
+        self, wanted: Hyperparameters, report: Report, scheme: Any, outer: int | None = None
+    ) -> int | None:
         """Return for how many epochs the network of all rows is trained; None for all of them.
+
+        Or that of the rows of an outer split.
 
         With patience it is the mean of the best epochs of the trial's trainings on parts of the
         rows, which are done once more.
@@ -380,10 +416,12 @@ class NetworkTrainer:
         parameters = wanted.model_dump(exclude_unset=True)
         setting = self._setting._replace(checkpoints=None)
         results: list[dict[str, Any]] = [
-            {} if job.is_test else train(parameters, seed, data, None, setting, None, scheme)
+            {}
+            if job.is_test or outer not in (None, job.outer)
+            else train(parameters, seed, data, None, setting, None, scheme)
             for job, data, seed in zip(rounds.jobs, rounds, seeds, strict=True)
         ]
-        return self._plan.epochs_to_test(rounds.jobs, results)
+        return self._plan.epochs_to_test(rounds.jobs, results, outer)
 
     def _seed(self, wanted: Hyperparameters, report: Report) -> int:
         checkpoints = self._setting.checkpoints

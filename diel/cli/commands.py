@@ -416,6 +416,11 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         help="take the network of this trial: it is trained again, unless it is there (default: "
         "the best one)",
     )  # fmt: skip
+    parser.add_argument(
+        "--average", type=_whole, metavar="K",
+        help="average the networks of K of the best trials, which are trained again and chosen by "
+        "the rows that they were not trained on; a trial may count several times",
+    )  # fmt: skip
     _add_sweep(parser)
     parser.add_argument(
         "--delimiter", metavar="C",

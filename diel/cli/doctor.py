@@ -40,6 +40,7 @@ PARTS = {
     "polars": ("results as its frames", ""),
     "pyarrow": ("tables in Parquet files", ""),
     "optuna": ("its samplers for sweeps", ""),
+    "gest-api": ("generators of Xopt, Optimas and libEnsemble for sweeps", ""),
     "cupy-cuda13x": ("GPUs", "networks train on the CPU"),
 }
 # Extras of developers, and of MPI, which may be a site's own.

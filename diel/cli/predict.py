@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diel.cli.output import warn
 from diel.errors import LaunchError, RunDirectoryError
 from diel.loading.environment import set_thread_environment
-from diel.loading.models import load_model, model_of_run
+from diel.loading.models import average_of_run, load_model, model_of_run
 from diel.run.directory import RunDirectory
 from diel.run.files import replacing
 from diel.run.history import is_run
@@ -46,7 +46,10 @@ def predict(options: argparse.Namespace) -> int:
         if file is not None and file.exists() and not file.is_file():  # such as /dev/stdout
             raise LaunchError(f"{name} {file} is no regular file, which could be replaced")
     set_thread_environment(1)  # as in the trials, so that no bit differs
-    model = _model(target, options.sweep, options.trial)
+    if options.average is None:
+        model = _model(target, options.sweep, options.trial)
+    else:
+        model = _average(target, options)
     if data is None and options.onnx is None:
         print(model)
         return 0
@@ -77,6 +80,17 @@ def _model(target: Path, sweep: str, trial: int | None) -> Any:
             "diel runs DIR lists the runs of a folder"
         )
     return load_model(target)
+
+
+def _average(target: Path, options: argparse.Namespace) -> Any:
+    for name, value in (("--trial", options.trial), ("--onnx", options.onnx)):
+        if value is not None:
+            raise LaunchError(f"--average and {name} do not go together: leave one out")
+    if not is_run(target):
+        raise LaunchError(f"{target} is no run's directory, which --average goes with")
+    model = average_of_run(RunDirectory(target), options.sweep, options.average)
+    print("\n".join(model.provenance["said"]), file=sys.stderr)
+    return model
 
 
 def _write(model: TrainedModel, found: Prediction, options: argparse.Namespace) -> None:

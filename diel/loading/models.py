@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from diel.errors import LaunchError, MissingPackage, RunDirectoryError
 from diel.loading.functions import ModulePart, check_options, parts_with_options
@@ -19,6 +19,8 @@ from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.view import RunView
 from diel.workflow.load import read_draft
+
+_MOST_AVERAGED: Final = 100
 
 
 class PredictedRows(Protocol):
@@ -111,6 +113,35 @@ def model_of_run(directory: RunDirectory, sweep: str = "", trial: int | None = N
         if found is None:
             raise RunDirectoryError("no installed package can find models")
         return load_model(Path(found["file"] or _train_again(directory, found)))
+    except RunDirectoryError:
+        raise
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(str(error)) from error
+
+
+def average_of_run(directory: RunDirectory, sweep: str, count: int) -> Any:
+    """Return the average of so many models of a run's sweep, which are chosen in this process.
+
+    Candidates and chosen trials are trained again, unless their models were kept. Errors are those
+    of `model_of_run`.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_AVERAGED:
+        raise RunDirectoryError(
+            f"an average is of 1 to {_MOST_AVERAGED} models, not of {count!r:.40}"
+        )
+    try:
+        asked = first_answer(
+            lambda reporter: reporter.find_candidates(directory.path, sweep, count)
+        )
+        if asked is None:
+            raise RunDirectoryError("no installed package can average models")
+        _, trainer, folder = trainer_of(directory, asked["sweep"])
+        if not hasattr(trainer.code, "choose_average"):
+            raise RunDirectoryError(f"module {trainer.module.name!r} cannot choose an average")
+        with redirect_stdout(sys.stderr):
+            chosen = trainer.code.choose_average(trainer.options, folder, asked)
+        models = [model_of_run(directory, asked["sweep"], trial) for trial, _ in chosen["members"]]
+        return first_answer(lambda reporter: reporter.average_models(models, chosen))
     except RunDirectoryError:
         raise
     except (OSError, ValueError) as error:

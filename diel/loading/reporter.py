@@ -370,6 +370,17 @@ class Reporter:
         """
         return None
 
+    def find_candidates(self, run_dir: Path, sweep: str, count: int) -> Mapping[str, Any] | None:
+        """Return of which trials an average of so many models is chosen.
+
+        ``sweep``, and what else ``choose_average`` of the trainer's file takes.
+        """
+        return None
+
+    def average_models(self, models: Sequence[Any], chosen: Mapping[str, Any]) -> Any:
+        """Return the average of trained models, `chosen` as ``choose_average`` has returned it."""
+        return None
+
     def load_model(self, file: Path) -> Any:
         """Load a trained model, `diel.loading.models.TrainedModel`; perhaps an ImportError."""
         return None

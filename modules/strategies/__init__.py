@@ -31,6 +31,7 @@ from .stopping import (
 )
 from .auto import Auto
 from .optuna_search import OptunaSearch
+from .gest import GestSearch
 from .catalogue import RULES, STRATEGIES, check_strategy, is_known, make_rule, make_strategy
 
 for _file in pkgutil.iter_modules(__path__):
@@ -46,6 +47,7 @@ __all__ = [
     "Cohort",
     "CrossEntropy",
     "Cutoffs",
+    "GestSearch",
     "Grid",
     "Halving",
     "Hyperband",

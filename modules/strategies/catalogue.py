@@ -51,7 +51,7 @@ class Named:
     arguments: Mapping[str, Any]
     """Arguments of the class that follow from the name."""
     needs: str = ""
-    """A package that has to be installed, which is the name of an extra too."""
+    """A package that has to be installed, as it is imported."""
     reads_scores: bool = False
     """Whether it models scores, where others go by their ranks alone."""
 
@@ -69,7 +69,8 @@ class Named:
             hints = inspect.get_annotations(kind.__init__, eval_str=True)
             for name, parameter in inspect.signature(kind).parameters.items():
                 if get_origin(hints.get(name)) is Annotated:
-                    fields[name] = (hints[name], parameter.default)
+                    is_needed = parameter.default is parameter.empty
+                    fields[name] = (hints[name], ... if is_needed else parameter.default)
         return create_model(f"{self.kind.__name__}Options", __base__=_Table, **fields)
 
     def options_in(self, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,8 +88,9 @@ def strategy(
 ) -> Callable[[_Class], _Class]:
     """Enter a class in `STRATEGIES`, made with these arguments; used as a decorator.
 
-    `rule` is the name of a rule that it comes with, `needs` a package that has to be installed;
-    `reads_scores` says that it does not go by ranks alone, which constraints need.
+    `rule` is the name of a rule that it comes with, `needs` a package that has to be installed: by
+    an extra that is called like the strategy, up to a colon. `reads_scores` says that it does not
+    go by ranks alone, which constraints need.
     """
 
     def enter(kind: _Class) -> _Class:
@@ -119,9 +121,9 @@ def check_strategy(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     name = table["name"]
     if (ours := STRATEGIES.get(name)) is not None:
         if ours.needs and importlib.util.find_spec(ours.needs.lower()) is None:
+            extra = name.partition(":")[0]
             raise PluginError(
-                f"{name} needs {ours.needs}, which is not installed: "
-                f'pip install "diel[{ours.needs.lower()}]"'
+                f'{name} needs {ours.needs}, which is not installed: pip install "diel[{extra}]"'
             )
         return ours.options.model_validate(dict(table)).model_dump()
     from diel import load_plugin
@@ -147,14 +149,17 @@ def make_strategy(
     order: Any = "natural",
     folder: Path = Path(),
     free: Collection[str] = (),
+    objectives: Mapping[str, bool] | None = None,
 ) -> Strategy:
     """Make a strategy from options that were checked; without its rule, if it has one.
 
-    `free` are the parameters in which networks of one plan may differ.
+    `free` are the parameters in which networks of one plan may differ; `objectives` are the names
+    of the objectives, and whether more of each is better.
     """
     name = table["name"]
     if (ours := STRATEGIES.get(name)) is not None:
-        given = ours.options_in({"order": order, "free": free, **table})
+        of_sweep = {"order": order, "folder": folder, "free": free, "objectives": objectives}
+        given = ours.options_in({**of_sweep, **table})
         return cast("Strategy", ours.kind(space, seed, **ours.arguments, **given))
     from diel import load_plugin
 

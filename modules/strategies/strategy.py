@@ -81,6 +81,8 @@ class Strategy(Protocol):
         How many trials in a row depend on none of each other, but on all that are before them.
     ``is_reproducible`` (bool, False without)
         What is asked for does not depend on the order of results.
+    ``finalize()`` (method)
+        Is called when the master ends: the strategy ends what it has running.
     """
 
     def ask(self, trial: int) -> Parameters | Wait | None:

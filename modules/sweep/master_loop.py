@@ -635,6 +635,10 @@ class _MasterLoop:
         self._workers.close()
         self._output.close(state)
         self._ledger.close()
+        try:
+            self._search.finalize()
+        except Exception as error:  # a user's strategy may fail with any: the results are there
+            self._ctx.log.warning("the strategy did not end: %s: %s", type(error).__name__, error)
         if self._log is not None:
             self._warn(self._log.close(_LOGGED_WITHIN_S[state]))
 

@@ -13,6 +13,7 @@ never read: they may be pickles.
 from __future__ import annotations
 
 import json
+import math
 import operator
 import re
 import shlex
@@ -20,8 +21,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..objective import Objective, judge
 from ..predictions import place_of_predictions, read_predictions
-from .ledger import RESULTS, STOPPED, ledgers_in, plain
+from .ledger import FINISHED, RESULTS, STOPPED, about_of, ledgers_in, plain, trials_of
 from .results import best_step_of
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".safetensors"
 BEST: Final = "best"
+CANDIDATES: Final = 4
+"""Of so many times as many trials an average is chosen, the best ones."""
 _STAMP: Final = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
 _SPLIT: Final = "splits"
 _LONGEST_HEADER_BYTES: Final = 10**8  # as of safetensors itself
@@ -162,6 +166,65 @@ def choose_model(watched: WatchedSweep, ledger: Path, trial: int | None) -> dict
             *(watched.run_dir, watched.name, objective, score, metrics), best_step_of(found)
         ),
     }
+
+
+def choose_candidates(watched: WatchedSweep, ledger: Path, count: int) -> dict[str, Any]:
+    """Return the trials of which an average of so many is chosen: the best ones of each split.
+
+    ``sweep``, ``count``, ``candidates``, as `modules.averaging.Candidate` takes them, ``is_blind``,
+    ``trials``, how many have a result, and ``path``, the file for the choice. A ValueError if none
+    has, or the objective is a function of the user's.
+    """
+    about = about_of(ledger)
+    texts, larger = about["objective"], about.get("maximise")
+    if ":" in texts[0]:
+        raise ValueError(
+            f"{watched.name}: {texts[0]} ranks the trials, and only those that a metric ranks, or "
+            "an expression, are averaged"
+        )
+    objective = Objective.parse(texts[0], larger[0] if isinstance(larger, list) else larger)
+    records: list[dict[str, Any]] = []
+    for record in trials_of(ledger):
+        if record["state"] == FINISHED and not judge(record["metrics"], [objective]).reason:
+            records.append(record)
+    if not records:
+        raise ValueError(f"{watched.name} of {watched.run_dir} has no trial with a result")
+    scores = [_split_scores(record, objective) for record in records]
+    most = len(scores[0])
+    ways = [range(most), *([split] for split in range(most))]
+    if most > 1:
+        ways += [[split for split in range(most) if split != left] for left in range(most)]
+    kept: set[int] = set()
+    for way in ways:
+        means = [sum(each[split] for split in way) for each in scores]
+        order = sorted(range(len(records)), key=lambda place: (-means[place], place))
+        kept.update(order[: CANDIDATES * count])
+    strategy = about.get("strategy", {}).get("name")
+    return {
+        "sweep": watched.name,
+        "count": count,
+        "is_blind": strategy in ("grid", "random") and not about.get("early_stopping"),
+        "path": str(ledger.with_name(f"average-{count}.json")),
+        "trials": len(records),
+        "candidates": [
+            {
+                "trial": records[place]["trial"],
+                "parameters": records[place]["parameters"],
+                "seed": records[place]["seed"],
+                "epochs": best_step_of(records[place]),
+                "scores": scores[place],
+            }
+            for place in sorted(kept)
+        ],
+    }
+
+
+def _split_scores(record: Mapping[str, Any], objective: Objective) -> tuple[float, ...]:
+    """Return the score of a trial on each of its splits."""
+    splits = record.get(_SPLIT, {})
+    each = splits.get("choice") or [record["metrics"]]
+    values = [objective.score(objective.value({**record["metrics"], **own})) for own in each]
+    return tuple(-math.inf if value is None else value for value in values)
 
 
 def _check_kept(watched: WatchedSweep, kept: Path, kept_trial: int | None) -> None:

@@ -410,6 +410,7 @@ def test_the_public_names_of_dnn() -> None:
         "AdamW",
         "AsynchronousSGD",
         "Augmentation",
+        "AveragedModel",
         "AvgPool2D",
         "BatchNorm",
         "BestCheckpoint",

@@ -111,6 +111,20 @@ def test_networks_of_several_ranks_and_of_a_function_of_ones_own(tmp_path: Path)
     assert "mine: 1 trainings a trial" in first.stderr
     assert "mine: 1 trainings a trial" not in again.stderr
     assert (path / "sweeps" / "search.master" / f"trial-{other}.safetensors").exists()
+
+    # The average of two, which are chosen once.
+    command = ["predict", path, "new.csv", "--sweep", "search.master", "--average", 2]
+    first, again = (diel(*command, cwd=tmp_path) for _ in range(2))
+    assert first.status == again.status == 0, first.output
+    assert first.stdout == again.stdout
+    assert "the best trial alone" in first.stderr
+    assert "log_loss" in first.stderr.splitlines()[-1]  # on the rows of new.csv
+    average = run.best_models(2, "search.master")
+    assert sum(count for _, count in average.provenance["members"]) == 2
+    with pytest.raises(RunDirectoryError, match="1 to 100 models, not of 0"):
+        run.best_models(0, "search.master")
+    with pytest.raises(RunDirectoryError, match="only networks of dnn are averaged"):
+        run.best_models(2, "own.alone")
     assert run.best_model("own.alone", trial=1).provenance["score"] == 0.25
 
     (tmp_path / "m.py").write_text("def train(parameters, report): ...\n")

@@ -77,6 +77,8 @@ def test_no_snippet_is_overlooked() -> None:
 def test_a_sweep_of_the_page_is_valid(source: str, words: str, tmp_path: Path) -> None:
     if "optuna" in source:
         pytest.importorskip("optuna", reason="Optuna is not installed")
+    if '"gest"' in source:
+        pytest.importorskip("gest_api", reason="gest-api is not installed")
     write_files(tmp_path)
     options = SweepOptions.model_validate(options_of(source), context={"folder": tmp_path})
     search = Search(options, tmp_path)
