@@ -85,7 +85,8 @@ class AveragedModel:
         return self.models[0].network._network.loss.takes == "labels"
 
     def _mean(self, each: Sequence[Array]) -> Array:
-        return np.tensordot(np.array(self.weights), np.array(each, np.float64), 1)
+        mean: Array = np.tensordot(np.array(self.weights), np.array(each, np.float64), 1)
+        return mean
 
     def predict_proba(self, rows: Any) -> Array:
         """Return the mean probability of each class, or label, as `TrainedModel.predict_proba`."""
@@ -149,6 +150,7 @@ class AveragedModel:
                 if each[0].residuals is not None and len(self.outputs) == len(self.targets):
                     assert rows.targets is not None
                     residuals = rows.targets - values
+                    assert known.targets is not None
                     truth = checked_values(str(path), known.targets, self.targets)
                     metrics = metrics_of_targets("regression", truth, values[scored])
         except DataError as error:

@@ -250,8 +250,8 @@ class _Analysis:
             self._of_rows[key] = [_Marginals(tree, shares) for tree in self._trees]
         parts = [part(of) / len(self._trees) for of in self._of_rows[key]]
         total = np.zeros_like(parts[0])
-        for one in parts:
-            total += one
+        for values in parts:
+            total += values
         return total
 
 

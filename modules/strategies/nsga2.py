@@ -122,7 +122,7 @@ class Nsga2:
         dimensions = self._space.dimensions
         return {name: dimensions[name].share(value) for name, value in point.items()}
 
-    def parent(self, draw: str) -> Shares:
+    def drawn_parent(self, draw: str) -> Shares:
         """Return the better of two trials that are drawn from the population."""
         drawn = [int(self._draws.share(0, f"{draw}/{k}") * len(self._population)) for k in (0, 1)]
         return self._shares(self._population[min(drawn)][1])
@@ -135,9 +135,9 @@ class _Child:
         self._search, self._purpose = search, purpose
         self._parents: list[Shares] = []
         if search._population:
-            self._parents.append(search.parent(f"{purpose}/first"))
+            self._parents.append(search.drawn_parent(f"{purpose}/first"))
             if self._share("crossed?") < search._crossover:
-                self._parents.append(search.parent(f"{purpose}/second"))
+                self._parents.append(search.drawn_parent(f"{purpose}/second"))
 
     def _share(self, what: str) -> float:
         return self._search._draws.share(0, f"{self._purpose}/{what}")

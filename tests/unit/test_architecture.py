@@ -59,7 +59,7 @@ LAYERS = {
         state_dicts
         model
         by_name ensemble sklearn trained
-        trained_file
+        averaged trained_file
     """,
     "modules": """
         attributes problems
@@ -73,7 +73,7 @@ LAYERS = {
         options report
         search
         sweep
-        best_network checkpoints compute
+        averaging best_network checkpoints compute
         trainer_options
         trainer_data
         fused sklearn_trainer torch_trainer
