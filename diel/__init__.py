@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from diel.plugins import installed_plugins as installed_plugins
     from diel.processes import end_with_parent as end_with_parent
     from diel.processes import start_helper as start_helper
+    from diel.run.directory import repeat_command as repeat_command
     from diel.run.files import JsonLinesFile as JsonLinesFile
     from diel.run.files import file_opener as file_opener
     from diel.run.files import open_regular as open_regular
@@ -62,6 +63,7 @@ _PUBLIC = {
     "opened_run": "Run open_run",
     "plugins": "installed_plugins",
     "processes": "end_with_parent start_helper",
+    "run.directory": "repeat_command",
     "run.files": (
         "JsonLinesFile file_opener open_regular part_of read_json replace_file replacing "
         "whole_lines"

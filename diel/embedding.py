@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,9 @@ class Executive:
         Where run directories are made.
     trace : bool, optional
         Whether to keep every single call of the tuple space in the trace, as ``diel run --trace``.
+    parameters : mapping of str to value, optional
+        Values of the file's parameters, or of any other of its keys, as ``diel run --set``:
+        ``{"dt": 0.1, "module.solver.options.cells": 64}``.
     """
 
     def __init__(
@@ -53,8 +56,10 @@ class Executive:
         *,
         runs: str | os.PathLike[str] = "runs",
         trace: bool = False,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self._file = os.fspath(file)
+        self._parameters = dict(parameters or {})
         self._runs = Path(runs)
         self._trace = trace
         self._functions: dict[str, Callable[[Any], Any]] = {}
@@ -122,6 +127,7 @@ class Executive:
                     return run_worker(parent)
             from diel.cli.display import PlainDisplay
             from diel.executive.rank0 import run_rank0
+            from diel.workflow.parameters import setting_of
 
             with given_back():
                 return run_rank0(
@@ -130,6 +136,7 @@ class Executive:
                     observer_for=PlainDisplay,
                     runs=self._runs,
                     provided=provided,
+                    given=[setting_of(name, value) for name, value in self._parameters.items()],
                     traces_all=self._trace,
                 )
         except DielError as error:

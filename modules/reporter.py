@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diel import Reporter
+from diel import Reporter, repeat_command
 
 from .sweep import in_flight
 from .sweep.ledger import about_of, ledgers_in
@@ -38,7 +38,7 @@ class SweepReporter(Reporter):
             metrics=table.metrics,
             expected=table.expected,
             workflow=table.workflow,
-            command="diel run workflow.toml",
+            command=repeat_command(table.run_dir),
             facts=table.facts,
             about=f"module {table.module}",
         )

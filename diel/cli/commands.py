@@ -66,6 +66,15 @@ def add_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
 
 
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """Add the option --set, which changes what a workflow file says for this time."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="give a parameter of the file this value, or any key another: --set dt=0.1 --set "
+        "module.solver.options.cells=64; as often as you like",
+    )  # fmt: skip
+
+
 def add_launch_arguments(
     parser: argparse.ArgumentParser, *, runs: Path | None = Path("runs")
 ) -> None:
@@ -152,6 +161,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         "--run-dir", type=Path, metavar="RUN_DIR",
         help="begin the run in this directory; or go on with it, if it has begun there already",
     )  # fmt: skip
+    add_set(parser)
     add_launch_arguments(parser)
     _add_share(parser)
     _add_silence(parser)
@@ -163,6 +173,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
+    add_set(parser)
     parser.add_argument(
         "-n", "--ranks", type=positive, metavar="N",
         help="also check whether it can run on N ranks, and with how many copies",
@@ -193,6 +204,7 @@ _whole.__name__ = "count"
 
 def _graph_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
+    add_set(parser)
     parser.add_argument(
         # The keys of `diel.cli.workflow_file.DRAWINGS`, which takes long to import.
         "--format", choices=("text", "dot", "mermaid", "svg"), default="text",
@@ -254,6 +266,7 @@ def _sbatch_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
+    add_set(parser)
     parser.add_argument(
         "-n", "--ranks", type=positive, metavar="N",
         help="MPI ranks (default: nodes times ranks on each, or what the file can use at once)",
@@ -295,6 +308,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", type=Path,
         help="the workflow file; or a run's directory, to look at a sweep that has run",
     )  # fmt: skip
+    add_set(parser)
     parser.add_argument(
         "--dry-run", action="store_true",
         help="run nothing but one trial: show how many there are, the first points, and how long "
@@ -366,6 +380,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--ranks", type=positive, metavar="N",
         help="of a workflow file: on so many ranks (default: as many as it can use at once)",
     )  # fmt: skip
+    add_set(parser)
 
 
 def _tuple_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Sequence
 
 from diel.cli.output import aligned, warn
 from diel.errors import LaunchError, RunDirectoryError
@@ -40,9 +41,11 @@ def explain(options: argparse.Namespace) -> int:
     """
     path = options.path or DEFAULT_RUNS
     if os.path.isfile(path):  # False also of a name that is too long
-        return _explain_file(str(path), options.ranks)
+        return _explain_file(str(path), options.ranks, options.set)
     if options.ranks is not None:
         raise LaunchError("-n N goes with a workflow file: a run has its ranks")
+    if options.set:
+        raise LaunchError("--set goes with a workflow file: a run has what it was given")
     directory = RunDirectory(find_run(path))
     view, complaint = read_view(directory)
     if complaint:
@@ -60,10 +63,10 @@ def explain(options: argparse.Namespace) -> int:
     return 0
 
 
-def _explain_file(file: str, ranks: int | None) -> int:
+def _explain_file(file: str, ranks: int | None, given: Sequence[str]) -> int:
     """Print when each group of a workflow file would start, and what it waits for."""
     set_thread_environment(1)
-    draft = read_draft(file)
+    draft = read_draft(file, given=given)
     workflow = check_options(draft)
     ranks = ranks or needs(workflow, available_cores()).moment
     plan = plan_run(workflow, draft, ranks)

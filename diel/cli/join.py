@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,11 @@ def join(options: argparse.Namespace) -> int:
     directory = RunDirectory(find_run(options.run_dir))
     found = find_joinable(directory, options.sweep)
     file = workflow_file_of(directory)
-    options.only = found["group"], [_master_of(found["master"], file), found["trainer"]]
+    options.set = directory.given()
+    options.only = (
+        found["group"],
+        [_master_of(found["master"], file, options.set), found["trainer"]],
+    )
     options.takes_part = {
         "join": found["ledger"],
         "silence_s": options.silence,
@@ -47,11 +52,11 @@ def join(options: argparse.Namespace) -> int:
     return run(options)
 
 
-def _master_of(name: str, file: Path) -> str:
+def _master_of(name: str, file: Path, given: Sequence[str]) -> str:
     """Return a master's module: its name without the number of an iteration that may follow."""
     from diel.workflow.load import read_draft
 
-    modules = {module.name for _, module in read_draft(str(file)).modules}
+    modules = {module.name for _, module in read_draft(str(file), given=given).modules}
     return name if name in modules else _ITERATION.sub("", name)
 
 

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import platform
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,8 @@ class RankOptions(NamedTuple):
         Where a new run directory is made.
     takes_part : dict or None
         The sweep of several runs that it takes part in, if diel has not started the ranks itself.
+    given : sequence of str
+        Settings ``KEY=VALUE``, if diel has not started the ranks itself.
     """
 
     file: str | None
@@ -71,6 +74,7 @@ class RankOptions(NamedTuple):
     ranks: int | None = None
     runs: str = ""
     takes_part: dict[str, Any] | None = None
+    given: Sequence[str] = ()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,6 +94,10 @@ def run(options: argparse.Namespace) -> int:
         raise LaunchError(f"--run-dir {options.run_dir} goes on with a run by itself: no --resume")
     if options.resume is not None and getattr(options, "share", None) is not None:
         raise LaunchError("--share is said when a run begins: --resume goes on as it began")
+    if options.resume is not None and given_settings(options):
+        raise LaunchError(
+            "--set is said when a run begins: --resume goes on with what it was given"
+        )
     if getattr(options, "share", None) is not None:
         _make_shared_folder(options.share)
     if options.file is None and options.resume is None:
@@ -111,12 +119,19 @@ def run(options: argparse.Namespace) -> int:
                 ranks=options.ranks,
                 runs=str(options.runs),
                 takes_part=shared_sweep_of(options),
+                given=given_settings(options),
             )
         )
     check_that_tasks_are_ranks(os.environ)
     directory = None
     if options.run_dir is not None and RunDirectory(options.run_dir).journal.exists():
         options.resume = options.run_dir
+        begun_with = RunDirectory(options.run_dir).given()
+        if given_settings(options) not in ([], begun_with):
+            raise LaunchError(
+                f"{options.run_dir} was begun with {_as_flags(begun_with)}, and goes on with that: "
+                "leave --set out, or take another directory"
+            )
     if options.resume is not None:
         from diel.run.resumption import order_resumption
 
@@ -146,6 +161,15 @@ def shared_sweep_of(options: argparse.Namespace) -> dict[str, Any] | None:
     return {"share": str(share.absolute()), "silence_s": options.silence}
 
 
+def given_settings(options: argparse.Namespace) -> list[str]:
+    """Return the settings ``KEY=VALUE`` of the command line."""
+    return list(getattr(options, "set", None) or ())
+
+
+def _as_flags(given: Sequence[str]) -> str:
+    return " ".join(f"--set {shlex.quote(setting)}" for setting in given) or "no --set"
+
+
 def _nothing_to_resume(directory: RunDirectory) -> int:
     print(f"diel: {directory.path} has finished: nothing is left to run", flush=True)
     return 0
@@ -162,7 +186,8 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.loading.functions import check_options, missing_here
     from diel.workflow.load import read_draft
 
-    draft = read_draft(options.file)
+    given = given_settings(options) if directory is None else directory.given()
+    draft = read_draft(options.file, given=given)
     draft.run_dir = None if directory is None else directory.path
     workflow = check_options(draft)
     only = getattr(options, "only", None) or (directory and directory.limits())
@@ -195,7 +220,10 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     resumes = directory is not None
     if directory is None:
         directory = RunDirectory.create(
-            options.runs, plan.name, workflow.file, private=plan.private, at=options.run_dir
+            *(options.runs, plan.name, workflow.file),
+            private=plan.private,
+            at=options.run_dir,
+            given=plan.given,
         )
         if only:
             directory.limit_to(*only)
@@ -442,6 +470,7 @@ def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int
         resumes=options.resume is not None,
         is_launched=launched_by_us,
         ranks=options.ranks,
+        given=options.given,
         traces_all=options.trace,
     )
 

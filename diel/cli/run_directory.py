@@ -10,7 +10,7 @@ from typing import Final
 from diel.cli.output import aligned, warn
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
-from diel.run.history import DEFAULT_RUNS, RunSummary, is_run, list_runs
+from diel.run.history import DEFAULT_RUNS, RunSummary, is_run, list_runs, shown_parameters
 from diel.run.trace import merge_trace
 from diel.text import format_duration, format_value
 
@@ -32,8 +32,11 @@ def runs(options: argparse.Namespace) -> int:
         rows = [run.as_dict() | {"path": str(run.path.absolute())} for run in found]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     elif found:
-        head = ("started", "took", "ranks", "state", "run", "")
-        print("\n".join(aligned([head, *map(_row, found)])))
+        head = ("started", "took", "ranks", "state", "run", "parameters", "")
+        table: list[tuple[str, ...]] = [head, *map(_row, found)]
+        if not any(run.parameters for run in found):
+            table = [(*row[:5], row[6]) for row in table]
+        print("\n".join(aligned(table)))
     else:
         print(f"no runs in {folder}: diel run makes a folder for each")
     return 0
@@ -46,7 +49,7 @@ def _row(run: RunSummary) -> tuple[str, ...]:
     if len(reason) > _LONGEST_REASON:
         reason = f"{reason[: _LONGEST_REASON - 3]}..."
     ranks = "" if run.ranks is None else str(run.ranks)
-    return started, took, ranks, run.state, str(run.path), reason
+    return started, took, ranks, run.state, str(run.path), shown_parameters(run.parameters), reason
 
 
 def trace(options: argparse.Namespace) -> int:

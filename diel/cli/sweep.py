@@ -39,6 +39,8 @@ _MOST_DIGITS: Final = 12
 """Of the number of a trial; Python refuses to read numbers of thousands of digits."""
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from diel.workflow.load import Draft
 
 
@@ -59,6 +61,8 @@ def sweep(options: argparse.Namespace) -> int:
     if requests := _requests(options):
         return _steer(options, requests)
     if is_run(options.file):
+        if options.set:
+            raise LaunchError("--set goes with a workflow file: a run has what it was given")
         directory = RunDirectory(options.file)
         view, complaint = read_view(directory)
         if complaint:
@@ -77,7 +81,7 @@ def sweep(options: argparse.Namespace) -> int:
     from diel.cli.run import run
 
     if options.export:
-        _check_export(options.file, options.export)
+        _check_export(options.file, options.export, options.set)
     given = {"resume": None, "run_dir": None, "trace": False, "directory": None}
     for name, value in given.items():
         setattr(options, name, value)
@@ -135,7 +139,7 @@ def _preview(options: argparse.Namespace) -> int:
     from diel.executive.placement.planning import needs, plan_groups
 
     set_thread_environment(1)
-    draft = read_draft(str(options.file))
+    draft = read_draft(str(options.file), given=options.set)
     workflow = check_options(draft)
     parts = {part.module.name: part for part in parts_with_options(draft, workflow)}
     ranks = options.ranks or needs(workflow, available_cores()).moment
@@ -234,7 +238,7 @@ def _repeat(directory: RunDirectory, wanted: str) -> int:
 def _export(directory: RunDirectory, formats: list[str], file: Path) -> int:
     if not formats:
         return 0
-    draft, exporters = _exporters(file)
+    draft, exporters = _exporters(file, directory.given())
     for code in exporters:
         try:
             files = code.export_sweep(directory.path, formats, draft.file.parent)
@@ -245,17 +249,17 @@ def _export(directory: RunDirectory, formats: list[str], file: Path) -> int:
     return 0
 
 
-def _check_export(file: Path, formats: list[str]) -> None:
-    for code in _exporters(file)[1]:
+def _check_export(file: Path, formats: list[str], given: Sequence[str]) -> None:
+    for code in _exporters(file, given)[1]:
         try:
             getattr(code, "check_export", lambda _: None)(formats)
         except ValueError as error:
             raise LaunchError(str(error)) from error
 
 
-def _exporters(file: Path) -> tuple[Draft, list[Any]]:
+def _exporters(file: Path, given: Sequence[str]) -> tuple[Draft, list[Any]]:
     """Return the draft of a file, and the code of its modules that can export, each once."""
-    draft = read_draft(str(file))
+    draft = read_draft(str(file), given=given)
     workflow = check_options(draft)
     found = {
         part.code.__name__: part.code

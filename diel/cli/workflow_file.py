@@ -40,7 +40,7 @@ def check(options: argparse.Namespace) -> int:
     if options.per_node is None and (options.gpus_per_node or options.cores_per_node):
         raise LaunchError("--gpus-per-node and --cores-per-node go with --per-node M")
     set_thread_environment(1)
-    draft = read_draft(file)
+    draft = read_draft(file, given=options.set)
     workflow = check_options(draft)
     problems, oddities = look_at_data(draft, workflow, _LARGEST_READ_BYTES)
     draft.finish(problems)
@@ -155,7 +155,7 @@ def graph(options: argparse.Namespace) -> int:
     WorkflowError
         With every problem of the file.
     """
-    text = DRAWINGS[options.format](drawing_of(load_workflow(options.file)))
+    text = DRAWINGS[options.format](drawing_of(load_workflow(options.file, options.set)))
     if options.format == "text" and not _can_be_shown(text):
         text = text.translate(ASCII)
     print(text)
@@ -193,7 +193,7 @@ def batch(options: argparse.Namespace) -> int:
         If the workflow or an option is wrong, or the file cannot be written.
     """
     set_thread_environment(1)
-    workflow = check_options(read_draft(options.file))
+    workflow = check_options(read_draft(options.file, given=options.set))
     job = job_for(
         workflow,
         options.file,
@@ -212,6 +212,7 @@ def batch(options: argparse.Namespace) -> int:
         requeue=options.requeue,
         script_file=options.output,
         share=options.share,
+        given=options.set,
     )
     if options.output is None:
         print(script, end="")

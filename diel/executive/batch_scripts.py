@@ -21,7 +21,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -405,6 +405,7 @@ def batch_script(
     requeue: int = 0,
     script_file: Path | None = None,
     share: Path | None = None,
+    given: Sequence[str] = (),
 ) -> str:
     """Return the script that runs a workflow file with the diel of this Python.
 
@@ -424,6 +425,8 @@ def batch_script(
         scheduler tells the job of which file.
     share : Path, optional
         The folder in which the runs of all jobs of this script share their sweeps.
+    given : sequence of str, optional
+        Settings ``KEY=VALUE`` of the run.
 
     Raises
     ------
@@ -448,6 +451,8 @@ def batch_script(
         command += ["--launcher", launcher]
     if share is not None:
         command += ["--share", _absolute(share)]
+    for setting in given:
+        command += ["--set", setting]
     start = shlex.join(command)
     head = [f"{syntax.sentinel} {option}" for option in syntax.options(job)]
     parts = ["#!/bin/bash", *head, ""]

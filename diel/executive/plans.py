@@ -299,6 +299,10 @@ class RunPlan(Frozen):
         Of all modules, by name.
     needs : dict of str to Need
         By module.
+    parameters : dict of str to value
+        The values of the file's parameters.
+    given : tuple of str
+        Settings of the command line, each ``KEY=VALUE``.
     boundaries : tuple of Boundary
     tail_ranks : tuple of int
         The twin of each server, in the same order; empty without twins.
@@ -323,6 +327,8 @@ class RunPlan(Frozen):
     groups: tuple[GroupPlan, ...]
     specs: dict[str, ModuleSpec]
     needs: dict[str, Need]
+    parameters: dict[str, Any]
+    given: tuple[str, ...] = ()
     boundaries: tuple[Boundary, ...] = ()
     tail_ranks: tuple[int, ...] = ()
 
@@ -375,7 +381,7 @@ class RunPlan(Frozen):
             given["groups"] = tuple(map(_group, given["groups"]))
             given["specs"] = {name: _spec(table) for name, table in given["specs"].items()}
             given["needs"] = {name: Need(**table) for name, table in given["needs"].items()}
-            for name in ("server_ranks", "boundaries", "tail_ranks"):
+            for name in ("server_ranks", "boundaries", "tail_ranks", "given"):
                 given[name] = tuple(given[name])
             return cls(**given)
         except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -61,6 +61,7 @@ def run_rank0(
     is_launched: bool = False,
     ranks: int | None = None,
     provided: Mapping[str, FunctionLocation] | None = None,
+    given: Sequence[str] = (),
     traces_all: bool = False,
 ) -> int:
     """Run a workflow file as rank 0; the other ranks call `diel.executive.worker.run_worker`.
@@ -86,6 +87,8 @@ def run_rank0(
         The number that the user expects.
     provided : mapping of str to FunctionLocation, optional
         By module, functions that the workflow file need not name.
+    given : sequence of str, optional
+        Settings ``KEY=VALUE`` of a new run; one that has a directory was given its own.
     traces_all : bool, optional
         Whether to keep every single call of the tuple space for the trace.
 
@@ -106,7 +109,8 @@ def run_rank0(
         if is_launched and directory is not None:
             plan = RunPlan.take(directory.plan, file, parent.size)
         if plan is None:
-            plan, draft = _checked(file, provided, parent.size, directory, resumes=resumes)
+            given = directory.given() if directory is not None else given
+            plan, draft = _checked(file, provided, given, parent.size, directory, resumes=resumes)
         set_thread_environment(plan.max_threads)
         warning = _warning(plan, is_launched=is_launched)
         plan, assignment = _complete(plan, parent, file)
@@ -115,7 +119,9 @@ def run_rank0(
 
             draft.finish(missing_here(draft))  # other machines may have other files and packages
         if directory is None:
-            directory = RunDirectory.create(runs, plan.name, Path(plan.file), private=plan.private)
+            directory = RunDirectory.create(
+                runs, plan.name, Path(plan.file), private=plan.private, given=plan.given
+            )
         beginning = resumption(directory) if resumes else None
         beginning = beginning or Resumption(plan.file, {}, None, 0)
         recorder = Recorder(directory)
@@ -152,6 +158,7 @@ def _check_size(parent: Parent, ranks: int | None) -> None:
 def _checked(
     file: str,
     provided: Mapping[str, FunctionLocation] | None,
+    given: Sequence[str],
     ranks: int,
     directory: RunDirectory | None,
     *,
@@ -161,7 +168,7 @@ def _checked(
     from diel.loading.functions import check_options
     from diel.workflow.load import read_draft
 
-    draft = read_draft(file, provided)
+    draft = read_draft(file, provided, given)
     draft.run_dir = directory.path if directory is not None and resumes else None
     # Before any code of a module is imported, which may import NumPy.
     set_thread_environment(max((module.threads for _, module in draft.modules), default=1))
@@ -225,6 +232,7 @@ def _run_started(
         servers=plan.server_ranks,
         threads={name: spec.threads for name, spec in plan.specs.items()},
         nodes=[NodeRecord(node.host, node.ranks, node.gpus) for node in nodes],
+        parameters=plan.parameters,
         finished=beginning.finished,
     )
 

@@ -179,7 +179,7 @@ class Composer:
                 ).classes("compose-editor")
                 self.problems = ui.element("ul").classes("compose-problems")
                 self.problems.props('aria-live="polite" aria-label="Problems"')
-        self._launcher = Launcher(self._site, self.document, self._files.saved)
+        self._launcher = Launcher(self._site, self.document, self._files.saved, self._check_again)
         ui.add_head_html(f"<style>{STYLE}</style>")
         ui.on("diel_choose", self._choose)
         ui.on("diel_key", self._take_key)
@@ -514,18 +514,19 @@ class Composer:
         if now_s - self._code_s >= _CODE_EVERY_S:
             self._code_s = now_s
             self._code = await run.io_bound(code_state, self.document.draft)
-        asked = self.document.text, self.document.file, self._code, self._times_asked
+        document = self.document
+        asked = document.text, document.file, document.given, self._code, self._times_asked
         if asked != self._asked:
             self._asked = asked
             self._inspector.stop()
             background_tasks.create(self._inspect(asked))
 
     async def _inspect(self, asked: tuple[Any, ...]) -> None:
-        draft = await run.io_bound(draft_of_text, *asked[:2])
+        draft = await run.io_bound(draft_of_text, *asked[:2], given=asked[2])
         if draft is None or self._asked != asked:
             return
         found = await self._inspector.inspect(draft)
-        if found is not None and self.document.text == found.source:
+        if found is not None and (self.document.text, self.document.given) == (asked[0], asked[2]):
             self.inspection = found
             self._is_shown = False  # shown at the next look, if the user does not type then
 

@@ -37,6 +37,7 @@ from diel.gui.site import (
 from diel.run.directory import RunDirectory
 from diel.run.journal import is_run_of
 from diel.workflow.document import Document
+from diel.workflow.parameters import Parameter, as_text
 
 _AS_ROOT: Final = "--allow-run-as-root"
 _LOG: Final = "diel-run.log"
@@ -58,12 +59,20 @@ class Launcher:
     document : Document
     saved : callable
         Saves the file if it has edits, and returns its path, None if it was not saved.
+    changed : callable
+        Called when other values of parameters are given: then the text is to be checked again.
     """
 
     def __init__(
-        self, site: Site, document: Document, saved: Callable[[], Awaitable[Path | None]]
+        self,
+        site: Site,
+        document: Document,
+        saved: Callable[[], Awaitable[Path | None]],
+        changed: Callable[[], None],
     ) -> None:
-        self._site, self._document, self._saved = site, document, saved
+        self._site, self._document, self._saved, self._changed = site, document, saved, changed
+        self._declared: dict[str, Parameter] = {}
+        self._values: dict[str, Any] = {}  # the elements to enter them
         self._found = Inspection()
         self._is_starting = False
         self._shown: Any = None
@@ -81,6 +90,7 @@ class Launcher:
                 self._per_node = _number("ranks per node")
                 self._start = ui.button("Start here", icon="play_arrow")
                 self._start.on_click(lambda: self._run()).props("no-caps")
+            self._parameters = ui.element("div").classes("compose-bar")
             self._failure = FailureBox()
             self._as_root = self._failure.add_button("Start as root", lambda: self._run(_AS_ROOT))
             self._needs = ui.label().classes("compose-hint").props('role="status"')
@@ -94,6 +104,7 @@ class Launcher:
     def show(self, found: Inspection, *, is_known: bool) -> None:
         """Show the ranks that the workflow needs, once its text is known to be valid."""
         self._found = found
+        self._show_parameters()
         shown = (found.source, is_known, self._is_starting)
         if shown == self._shown:
             return
@@ -115,6 +126,30 @@ class Launcher:
         )
         if not self._ranks.value:
             self._ranks.props["placeholder"] = str(needs.moment)
+
+    # -- parameters -------------------------------------------------------------------------------
+
+    def _show_parameters(self) -> None:
+        """Show a field for each parameter of the file, anew where these have changed."""
+        declared = self._document.draft.parameters
+        if declared == self._declared:
+            return
+        kept = {name: field.value for name, field in self._values.items()}
+        self._declared, self._values = dict(declared), {}
+        self._parameters.clear()
+        with self._parameters:
+            for name, parameter in declared.items():
+                self._values[name] = _field(name, parameter, kept.get(name))
+                self._values[name].on_value_change(self._take_values)
+        self._take_values()
+
+    def _take_values(self) -> None:
+        """Give the run what was entered."""
+        entered = {name: field.value for name, field in self._values.items()}
+        given = [f"{name}={text}" for name, text in entered.items() if text not in (None, "")]
+        if self._document.given != (*given,):
+            self._document.given = (*given,)
+            self._changed()
 
     # -- where ranks would be ---------------------------------------------------------------------
 
@@ -167,6 +202,8 @@ class Launcher:
         arguments = ["run", str(path), "--runs", str(folder / RUNS), *flags]
         if ranks := _whole(self._ranks.value):
             arguments += ["--ranks", str(ranks)]
+        for setting in self._document.given:
+            arguments += ["--set", setting]
         self._is_starting = True
         self._start.set_enabled(False)
         self._failure.hide()
@@ -223,7 +260,9 @@ class Launcher:
                 account=self._account.value or None,
             )
             self._written_for = str(self._scheduler.value)
-            text = batch_script(job, str(path), scheduler=self._written_for)
+            text = batch_script(
+                job, str(path), scheduler=self._written_for, given=self._document.given
+            )
             self._script.content = text
             submits = SCHEDULERS[self._written_for].submit_stdin
             self._submitting.set_visibility(shutil.which(submits[0]) is not None)
@@ -327,6 +366,26 @@ def submit(command: Sequence[str], script: str, folder: Path) -> str:
     if done.returncode:
         raise PageError(f"{command[0]} refuses: {done.stderr.strip()[-_LONGEST_ANSWER:]}")
     return done.stdout.strip()
+
+
+def _field(name: str, parameter: Parameter, value: Any) -> Any:
+    """Return the element to enter a parameter: empty where its default is meant."""
+    choices = [as_text(choice) for choice in parameter.choices]
+    if parameter.kind == "boolean":
+        choices = ["true", "false"]
+    field: Any = (
+        ui.select(choices, value=value if value in choices else None, label=name, clearable=True)
+        if choices
+        else ui.input(name, value=value or "")
+    )
+    default = "" if parameter.default is None else as_text(parameter.default)
+    field.props("outlined dense options-dense stack-label").classes("compose-number")
+    field.props["placeholder"] = default
+    if choices and default:
+        field.props["display-value"] = value or default
+    if parameter.text:
+        field.tooltip(parameter.text)
+    return field
 
 
 def _number(label: str) -> ui.input:

@@ -12,7 +12,7 @@ from nicegui import run, ui
 from diel.gui.compose_files import NEW_SWEEP
 from diel.gui.processes import in_words_of_the_page
 from diel.gui.site import Site, address, frame, page, printable
-from diel.run.history import RunSummary
+from diel.run.history import RunSummary, shown_parameters
 from diel.text import format_duration
 
 _LOOK_EVERY_S: Final = 2.0
@@ -53,6 +53,7 @@ def add_pages(site: Site) -> None:
                     _column("started", "started"),
                     _column("duration", "duration"),
                     _column("ranks", "ranks"),
+                    _column("parameters", "parameters"),
                     _column("folder", "directory"),
                     _column("reason", "why"),
                 ],
@@ -120,6 +121,7 @@ def _row(site: Site, summary: RunSummary) -> dict[str, Any]:
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary.started_s)),
         "duration": lasted,
         "ranks": summary.ranks,
+        "parameters": printable(shown_parameters(summary.parameters)[:200]),
         "folder": name,
         "reason": printable(in_words_of_the_page(summary.reason)[:200]),
         **_leading_to("/run", summary.path, path=name),

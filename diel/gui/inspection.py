@@ -343,7 +343,7 @@ def main(descriptor: int) -> None:
             stream.flush()
 
         question = json.loads(stream.readline())
-        draft = draft_of_text(question["text"], Path(question["file"]))
+        draft = draft_of_text(question["text"], Path(question["file"]), given=question["given"])
         found = inspect(draft, lambda module, begins: send({"module": module, "begins": begins}))
         send({"found": found.as_plain()})
 

@@ -113,7 +113,7 @@ class _Helper:
             sock=self._socket, limit=4 * LARGEST_FILE_BYTES
         )
         try:
-            asked = {"text": draft.source, "file": str(draft.file)}
+            asked = {"text": draft.source, "file": str(draft.file), "given": draft.given}
             with contextlib.suppress(ConnectionError):
                 writer.write(json.dumps(asked).encode() + b"\n")
                 await writer.drain()

@@ -100,7 +100,7 @@ def _graph(directory: RunDirectory) -> str:
     try:
         if directory.workflow.stat().st_size > _LARGEST_FILE_BYTES:
             return ""
-        draft = read_draft(directory.workflow)
+        draft = read_draft(directory.workflow, given=directory.given())
         if len(draft.modules) + len(draft.groups) > MOST_BOXES:
             return ""
         return draw_svg(drawing_of_draft(draft), on_page=True)

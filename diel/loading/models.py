@@ -188,7 +188,7 @@ def trainer_of(directory: RunDirectory, sweep: str) -> tuple[ModulePart, ModuleP
         view.apply(record)
     there = [Path(view.file)] if view.file else []
     file = next((each for each in there if each.is_file()), directory.workflow)
-    draft = read_draft(str(file))
+    draft = read_draft(str(file), given=directory.given())
     parts = {part.module.name: part for part in parts_with_options(draft, check_options(draft))}
     own = sweep.partition(".")[2]  # an iteration's number may follow: master-2
     master = parts.get(own) or parts.get(own.rpartition("-")[0])

@@ -39,6 +39,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import time
@@ -50,7 +51,7 @@ from diel.errors import RunDirectoryError
 from diel.exit_codes import NOT_FINISHED, STOPPED
 from diel.frozen import Frozen
 from diel.run.files import PART, file_opener, open_regular, part_of, read_json, replace_file
-from diel.run.json_values import parse_json
+from diel.run.json_values import DamagedRecord, parse_json
 
 LOST_OR_ENDED: Final = "somebody ends the job, or its launcher, having lost a rank"
 """The reason in a request to stop that a rank makes after a signal; under ``diel run`` the launcher
@@ -60,6 +61,7 @@ _LONGEST_REASON: Final = 1000
 _WITHOUT_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 """Errors of ``os.link`` on file systems without hard links."""
 _UNUSED_AFTER_S: Final = 600.0
+_LONGEST_LINE_BYTES: Final = 2**24
 _LAST_WORDS_BYTES: Final = 256 * 1024
 _STARTED_AGAIN: Final = "\n== diel starts mpiexec again\n"
 _FOLDERS: Final = frozenset(
@@ -103,6 +105,7 @@ class RunDirectory:
         *,
         private: bool = True,
         at: Path | None = None,
+        given: Sequence[str] = (),
     ) -> RunDirectory:
         """Make a new run directory with a copy of the workflow file in it.
 
@@ -117,6 +120,8 @@ class RunDirectory:
             Whether only its owner may enter it, and so read its files, whatever the umask.
         at : path, optional
             The directory itself, in place of a new name in `parent`; it must not exist yet.
+        given : sequence of str, optional
+            Settings of the command line, each ``KEY=VALUE``.
 
         Raises
         ------
@@ -140,7 +145,8 @@ class RunDirectory:
             with run.workflow.open("xb") as copy:
                 copy.write(workflow_file.read_bytes())
             # A run that is killed before its first record can be resumed all the same.
-            created = encoded(RunCreated(file=str(workflow_file.absolute())), time.time())
+            record = RunCreated(file=str(workflow_file.absolute()), given=list(given))
+            created = encoded(record, time.time())
             with run.journal.open("x", encoding="utf-8") as journal:
                 journal.write(json.dumps(created) + "\n")
         except OSError as error:
@@ -150,6 +156,17 @@ class RunDirectory:
                 f"choose another place with {'--runs DIR' if at is None else '--run-dir'}"
             ) from error
         return run
+
+    def given(self) -> list[str]:
+        """Return the settings of the command line with which the run has begun."""
+        from diel.run.records import RunCreated, decode
+
+        try:
+            with open_regular(self.journal) as journal:
+                first = decode(journal.readline(_LONGEST_LINE_BYTES))
+        except (OSError, DamagedRecord):
+            return []
+        return list(first.given) if isinstance(first, RunCreated) else []
 
     def limit_to(self, group: str, modules: Sequence[str]) -> None:
         """Limit a run that has not begun to some modules of one group."""
@@ -437,6 +454,12 @@ def new_results_file(run_dir: Path) -> Path:
             continue
         return path
     raise AssertionError("numbers do not end")
+
+
+def repeat_command(run_dir: str | os.PathLike[str]) -> str:
+    """Return the command that repeats a run, from within its directory, with what it was given."""
+    given = (f" --set {shlex.quote(setting)}" for setting in RunDirectory(run_dir).given())
+    return f"diel run workflow.toml{''.join(given)}"
 
 
 def _results_table(run_dir: Path, number: int) -> Path:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
 from diel.errors import RunDirectoryError
 from diel.exit_codes import FAILED, FINE, NOT_FINISHED, STOPPED
@@ -34,7 +34,7 @@ from diel.run.records import (
     StopOrdered,
     decode,
 )
-from diel.text import format_times
+from diel.text import format_times, format_value
 
 State: TypeAlias = Literal[
     "running", "finished", "failed", "stopped", "killed", "never started", "damaged"
@@ -74,6 +74,8 @@ class RunSummary(Frozen):
     reason : str
         Why it failed or stopped, how often it was started again, or what is damaged, in one line;
         empty if that is not known.
+    parameters : mapping of str to value
+        The values of the file's parameters.
     """
 
     path: Path
@@ -83,6 +85,12 @@ class RunSummary(Frozen):
     duration_s: float | None
     ranks: int | None
     reason: str
+    parameters: Mapping[str, Any]
+
+
+def shown_parameters(parameters: Mapping[str, Any]) -> str:
+    """Return the values of parameters in one line."""
+    return " ".join(f"{name}={format_value(value)}" for name, value in parameters.items())
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
@@ -160,7 +168,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
     if start is None or not last:
         state: State = "running" if is_running else "damaged" if problem else "never started"
         reason = problem or ("" if is_running else _reason(last) or _last_launcher_line(folder))
-        return RunSummary(folder, name, state, _made_s(folder), None, None, reason)
+        return RunSummary(folder, name, state, _made_s(folder), None, None, reason, {})
     end, started_s = last[-1], start.time_s
     ended_s = end.time_s
     if isinstance(end, (RunEnded, RunRefused)) and (
@@ -185,6 +193,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         duration_s=max(0.0, ended_s - started_s),
         ranks=start.ranks,
         reason=reason,
+        parameters=start.parameters,
     )
 
 

@@ -166,10 +166,20 @@ class _OfResults(Record):
 
 
 class RunCreated(Record):
-    """The run directory was made for a workflow file."""
+    """The run directory was made for a workflow file.
+
+    Attributes
+    ----------
+    file : str
+    format : int
+        Of the journal.
+    given : sequence of str
+        Settings of the command line, each ``KEY=VALUE``.
+    """
 
     file: Text
     format: Count = 1
+    given: Texts = field(default=(), is_sparse=True)
 
 
 class RunStarted(Record):
@@ -211,6 +221,8 @@ class RunStarted(Record):
         Threads of each rank, by module.
     nodes : sequence of Node
         The nodes of the ranks that run modules.
+    parameters : mapping of str to value
+        The values of the file's parameters.
     """
 
     workflow: Text
@@ -245,6 +257,7 @@ class RunStarted(Record):
     servers: Counts = ()
     threads: Annotated[Mapping[str, int], ANY] = field(default_factory=dict)
     nodes: Annotated[Sequence[Node], list_of_tables(Node, "a list of nodes with their ranks")] = ()
+    parameters: Row = field(default_factory=dict, is_sparse=True)
 
 
 class RunResumed(Record):

@@ -59,10 +59,14 @@ class Document:
     ----------
     text : str
         The current text.
+    given : tuple of str
+        Settings ``KEY=VALUE`` of a run that is to be started: they belong to the draft, and not to
+        the text.
     """
 
     def __init__(self, text: str, file: Path) -> None:
         self.file = file
+        self.given: tuple[str, ...] = ()
         self._text = text
         self._before: list[str] = []
         self._undone: list[str] = []
@@ -78,8 +82,9 @@ class Document:
     def draft(self) -> Draft:
         """The current text as a `Draft`: its valid tables, and all its problems."""
         draft = self._draft
-        if draft is None or (draft.source, draft.file) != (self._text, self.file):
-            draft = self._draft = draft_of_text(self._text, self.file)
+        wanted = self._text, self.file, self.given
+        if draft is None or (draft.source, draft.file, draft.given) != wanted:
+            draft = self._draft = draft_of_text(self._text, self.file, given=self.given)
         return draft
 
     def prepare(self) -> None:

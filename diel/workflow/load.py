@@ -4,9 +4,10 @@
 
     read_draft(file)                a Draft: the tables that are valid, and the problems
       1. the file                   there, readable, UTF-8, TOML
-      2. tables and their shapes    [workflow], [tuple_space], [[module]], [[group]], [[boundary]]
-      3. each entry by itself       its model, its function or its program
-      4. entries together           names, references, cycles
+      2. parameters                 settings of the command line, ${name} replaced by values
+      3. tables and their shapes    [workflow], [tuple_space], [[module]], [[group]], [[boundary]]
+      4. each entry by itself       its model, its function or its program
+      5. entries together           names, references, cycles
     Draft.finish(extra_problems)    the Workflow, or one WorkflowError with all problems
 
 A problem that only follows from another one is not reported: an entry that failed still counts
@@ -18,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -39,12 +40,13 @@ from diel.workflow.model import (
     WorkflowTable,
     folder_name,
 )
+from diel.workflow.parameters import Parameter, read_parameters
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references, tables_in
 from diel.workflow.source import Place, SourceProblem, parse_document, read_source
 
-TABLES = ("workflow", "tuple_space", "module", "group", "boundary")
+TABLES = ("workflow", "parameters", "tuple_space", "module", "group", "boundary")
 
 _Table = TypeVar("_Table", Module, Group, Boundary)
 AnyTable = TypeVar("AnyTable", WorkflowTable, TupleSpace)
@@ -71,11 +73,17 @@ class Draft:
     source : str
         The text of the file.
     document : dict
-        The file as TOML reads it; empty if it cannot be read.
+        The file as TOML reads it, with the values of parameters; empty if it cannot be read.
     lines : dict from Place to int
         The line of each of its keys.
     run_dir : Path or None
         The run directory of a run that is resumed with this file; None for a new run.
+    given : tuple of str
+        Settings of the command line, each ``KEY=VALUE``.
+    parameters : dict of str to Parameter
+        Those of the file.
+    values : dict of str to value
+        The values of parameters.
     """
 
     file: Path
@@ -91,6 +99,9 @@ class Draft:
     document: dict[str, Any] = field(default_factory=dict, repr=False)
     lines: dict[Place, int] = field(default_factory=dict, repr=False)
     run_dir: Path | None = None
+    given: tuple[str, ...] = ()
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
 
     def in_order(self, extra_problems: Iterable[Problem] = ()) -> list[Problem]:
         """Return all problems, extra ones included, with their lines, in the order of the file."""
@@ -120,22 +131,32 @@ class Draft:
             boundaries=tuple(boundary for _, boundary in self.boundaries),
             settings=self.settings,
             file=self.file,
+            parameters=self.parameters,
+            values=self.values,
         )
 
 
-def load_workflow(file: str | os.PathLike[str]) -> Workflow:
+def load_workflow(file: str | os.PathLike[str], given: Sequence[str] = ()) -> Workflow:
     """Read and check a workflow file.
+
+    Parameters
+    ----------
+    file : path
+    given : sequence of str, optional
+        Settings ``KEY=VALUE``, as ``diel run --set`` takes them.
 
     Raises
     ------
     WorkflowError
         With all problems of the file.
     """
-    return read_draft(file).finish()
+    return read_draft(file, given=given).finish()
 
 
 def read_draft(
-    file: str | os.PathLike[str], provided: Mapping[str, FunctionLocation] | None = None
+    file: str | os.PathLike[str],
+    provided: Mapping[str, FunctionLocation] | None = None,
+    given: Sequence[str] = (),
 ) -> Draft:
     """Read a workflow file and find all its problems; never raise because of the file.
 
@@ -144,6 +165,8 @@ def read_draft(
     file : path
     provided : mapping of str to FunctionLocation, optional
         Functions that the calling program adds, by module: these modules name none in the file.
+    given : sequence of str, optional
+        Settings ``KEY=VALUE``, as ``diel run --set`` takes them.
     """
     shown_as = os.fspath(file)
     path = Path(os.path.abspath(shown_as))  # keeps links, drops ".."
@@ -151,7 +174,7 @@ def read_draft(
         text = read_source(path)
     except SourceProblem as error:
         return Draft(file=path, shown_as=shown_as, problems=[error.problem])
-    return draft_of_text(text, path, shown_as=shown_as, provided=provided)
+    return draft_of_text(text, path, shown_as=shown_as, provided=provided, given=given)
 
 
 def draft_of_text(
@@ -160,6 +183,7 @@ def draft_of_text(
     *,
     shown_as: str | None = None,
     provided: Mapping[str, FunctionLocation] | None = None,
+    given: Sequence[str] = (),
 ) -> Draft:
     """Find all problems of a text, as if it were the text of a file.
 
@@ -170,17 +194,20 @@ def draft_of_text(
         Absolute. Nothing is read from it; what the text names is looked for in its folder.
     shown_as : str, optional
         The file as messages call it.
-    provided : mapping of str to FunctionLocation, optional
+    provided, given : optional
         As for `read_draft`.
     """
-    draft = Draft(file=file, shown_as=shown_as or os.fspath(file), source=text)
+    draft = Draft(file=file, shown_as=shown_as or os.fspath(file), source=text, given=(*given,))
     try:
         draft.document, draft.lines = parse_document(text)
     except SourceProblem as error:
         draft.problems.append(error.problem)
     else:
+        draft.parameters, draft.values, problems = read_parameters(draft.document, given)
+        draft.problems += problems
         _provide(draft, provided or {})
-        _read_tables(draft)
+        if not problems:  # which may be the cause of any other
+            _read_tables(draft)
         if provided is not None:
             _point_to_the_program(draft)
     return draft

@@ -4,6 +4,7 @@
 
     Workflow
     ├── settings               [workflow]   name, size of logs
+    ├── parameters: Parameter... [parameters] values that a run may be given
     ├── tuple_space            [tuple_space] ranks that serve tuples, and their memory
     ├── modules: Module...     [[module]]   what runs: a Python function or an executable
     ├── groups: Group...       [[group]]    which modules run together, or which groups, how often,
@@ -24,7 +25,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -52,6 +53,7 @@ from diel.workflow.fields import (
     nothing_to_run,
 )
 from diel.workflow.module import Module
+from diel.workflow.parameters import Parameter
 
 _SMALLEST_BYTES: Final = 2**16
 _LARGEST_RETURNED_BYTES: Final = 2**26
@@ -367,6 +369,10 @@ class Workflow(StrictTable):
         default=(), description="Every [[boundary]], in file order."
     )
     file: Path = Field(description="The workflow file, as an absolute path.")
+    parameters: dict[str, Parameter] = Field(
+        default={}, description="The table [parameters], by name."
+    )
+    values: dict[str, Any] = Field(default={}, description="The values of parameters.")
 
     @property
     def max_threads(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
@@ -19,6 +19,7 @@ from diel.workflow.annotations import FieldType, describe, item_of
 from diel.workflow.fields import LONGEST_NAME, ONE_OF
 from diel.workflow.load import TABLES
 from diel.workflow.model import Workflow, WorkflowTable
+from diel.workflow.parameters import Parameter
 from diel.workflow.problems import keys_of
 
 
@@ -29,6 +30,12 @@ class TableModel(Frozen):
     model: type[BaseModel]
     is_list: bool  # whether it may stand there more than once: ``[[key]]``
     is_required: bool
+    is_by_name: bool = False  # whether its keys are names that the user chooses, of such tables
+
+    @property
+    def place(self) -> str:
+        """The path of a key's table."""
+        return f"{self.key}.NAME" if self.is_by_name else self.key
 
     @property
     def header(self) -> str:
@@ -55,6 +62,10 @@ def _table(key: str) -> TableModel:
         if info is None:
             continue
         field_type = FieldType.of(info)
+        if field_type.is_table and field_type.model is None:  # names, each with such a table
+            return TableModel(
+                key, get_args(field_type.type)[1], False, info.is_required(), is_by_name=True
+            )
         model = item_of(field_type, 0).model if field_type.is_list else field_type.model
         if model is not None:
             return TableModel(key, model, field_type.is_list, info.is_required())
@@ -77,6 +88,11 @@ def workflow_schema() -> dict[str, Any]:
             one_of = [{"required": [key]} for key in keys if key in table.model.model_fields]
             definitions[table.model.__name__]["oneOf"] = one_of
     schema: dict[str, Any] = _tidied(raw | {"definitions": definitions})
+    for name, table_schema in schema["definitions"].items():
+        if name != Parameter.__name__:
+            table_schema["properties"] = {
+                key: _or_reference(node) for key, node in table_schema["properties"].items()
+            }
     head = {
         "$schema": DIALECT,
         "title": "diel workflow",
@@ -87,10 +103,28 @@ def workflow_schema() -> dict[str, Any]:
 
 def _field(table: TableModel) -> tuple[Any, Any]:
     kind: Any = list[table.model] if table.is_list else table.model  # type: ignore[name-defined]
+    if table.is_by_name:  # the default alone may stand for the whole table
+        default: Any = table.model.model_fields["default"].annotation
+        kind = dict[str, table.model | default]  # type: ignore[name-defined]
     description = (table.model.__doc__ or "").partition("\n")[0]
-    default: Any = ... if table.is_required else None
+    when_missing: Any = ... if table.is_required else None
     shortest = 1 if table.is_required else None
-    return kind, Field(default=default, description=description, min_length=shortest)
+    return kind, Field(default=when_missing, description=description, min_length=shortest)
+
+
+def _or_reference(node: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a key for which ``${name}`` may stand, too.
+
+    Names and choices stay as they are, so that an editor says what is wrong with a value.
+    """
+    if "anyOf" in node:
+        return {**node, "anyOf": [*node["anyOf"], {"type": "string", **_REFERENCE}]}
+    if node.get("type") in (None, "string"):
+        return node
+    return {**node, "type": [node["type"], "string"], **_REFERENCE}
+
+
+_REFERENCE: Final = {"pattern": r"\$\{"}
 
 
 def _tidied(node: Any, *, of_names: bool = False) -> Any:
@@ -204,9 +238,11 @@ def reference() -> str:
     parts: dict[type[BaseModel], list[str]] = {}
     for table in tables():
         sections.append(
-            "\n".join(_section(f"`{table.header}`", table.key, table.model, ONE_OF.get(table.key)))
+            "\n".join(
+                _section(f"`{table.header}`", table.place, table.model, ONE_OF.get(table.key))
+            )
         )
-        _collect_parts(table.key, table.model, parts)
+        _collect_parts(table.place, table.model, parts)
     for model, places in parts.items():
         where = " and ".join(f"`{place}`" for place in places)
         sections.append("\n".join(_section(f"Tables in {where}", places[0], model, None)))

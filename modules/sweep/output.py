@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
-from diel import __version__, file_opener, open_regular, replacing
+from diel import __version__, file_opener, open_regular, repeat_command, replacing
 
 from ..objective import Objective, ObjectiveError
 from ..trial import OUT_OF_TIME, SPLITS, is_splits
@@ -216,7 +216,7 @@ def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveRep
             parameters=search.space.names,
             expected=search.size,
             workflow=_text_of(workflow),
-            command="diel run workflow.toml",
+            command=repeat_command(ctx.run_dir),
             facts=facts,
             about=f"module {ctx.module} in group {ctx.group}",
         ),

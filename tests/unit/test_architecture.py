@@ -386,6 +386,7 @@ def test_the_public_names_of_diel() -> None:
         "parse_json",
         "part_of",
         "read_json",
+        "repeat_command",
         "replace_file",
         "replacing",
         "restoring",

@@ -83,6 +83,8 @@ def plan_run(workflow: Workflow, draft: Draft, world_size: int) -> RunPlan:
         },
         needs=needs_of(workflow),
         boundaries=workflow.boundaries,
+        parameters=workflow.values,
+        given=draft.given,
     )
 
 

@@ -61,6 +61,7 @@ def test_the_list_for_programs(folder: Path, capsys: pytest.CaptureFixture[str])
         "duration_s": 1.0,
         "ranks": 4,
         "reason": f"m.0: E: {'long ' * 40}[red]",
+        "parameters": {},
     }
 
 

@@ -149,7 +149,7 @@ def test_the_page_has_every_key_with_type_default_and_unit() -> None:
     entries = dict(re.findall(r"^### `([\w.]+)`\n(.*?)(?=^##|\Z)", reference(), re.M | re.S))
     for table in tables():
         for key, info in keys_of(table.model).items():
-            entry = entries[f"{table.key}.{key}"]
+            entry = entries[f"{table.place}.{key}"]
             assert str(info.description) in entry
             assert re.search(r"^- type: (?!anything).", entry, re.MULTILINE), key
             assert re.search(r"^- default: .", entry, re.MULTILINE), key
@@ -170,4 +170,5 @@ def test_whatever_is_counted_has_a_unit() -> None:
         for key, info in keys_of(table.model).items()
         if re.search(r"\b(int|float|Count)\b", str(info.annotation)) and unit_of(info) == "none"
     }
-    assert without <= {"group.until", "module.environment"}
+    values = {f"parameters.{key}" for key in ("default", "from", "to", "choices")}
+    assert without <= {"group.until", "module.environment", *values}

@@ -20,7 +20,7 @@ ONE_PROBLEM: dict[str, OneProblem] = {
         MODULE + GROUP + "[extras]\nservers = 2",
         "extras",
         "unknown table extras",
-        "known tables: workflow, tuple_space, module, group, boundary",
+        "known tables: workflow, parameters, tuple_space, module, group, boundary",
     ),
     "no servers": (
         MODULE + GROUP + "[tuple_space]\nservers = 0",
