@@ -226,7 +226,7 @@ def read_parameters(
         for key, value in document.items():
             if key != TABLE:
                 document[key] = _filled(value, [key], values, problems)
-    return declared, values, problems
+    return declared, {name: values[name] for name in declared if name in values}, problems
 
 
 def _declared(name: str, entry: Any) -> tuple[Parameter | None, list[Problem]]:
