@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
 from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.fields import Record
-from diel.run.files import locked_file, open_regular
+from diel.run.files import locked_file, open_regular, replacing
 from diel.run.journal import Damage, JournalReader, JournalWriter
 from diel.run.records import (
     FORMAT,
@@ -37,6 +38,8 @@ from diel.run.records import (
     RunStarted,
     StopOrdered,
 )
+
+_CHANGES_SHOWN: Final = 5
 
 
 class Resumption(Frozen):
@@ -73,14 +76,20 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
     `restart` is which restart by its launcher it is; 0 if a person asks. Returns None if the run
     has finished and no more was requested.
 
-    A RunDirectoryError if it is no run's directory, the run goes on, its workflow file has changed,
-    its journal is damaged where it matters, or it holds links that would be written through.
+    What may change in the workflow file, such as a time limit, is taken over from there.
+
+    A RunDirectoryError if it is no run's directory, the run goes on, the workflow file has changes
+    that would change results, its journal is damaged where it matters, or it holds links that would
+    be written through.
     """
     past = _Past.read(directory)
     if past.has_finished and not directory.extension_requested():
         return None
-    _check_unchanged(past.file, directory)
+    changed = _check_changes(past.file, directory)
     directory.refuse_links()
+    if changed is not None and not restart:  # a launcher goes on with the file that it has read
+        with replacing(directory.workflow) as copy:
+            copy.write(changed)
     directory.logs.mkdir(exist_ok=True)
     if not restart and directory.launcher_log.exists():
         # Between two starts of its ranks only the launcher holds a lock, on its own log.
@@ -112,11 +121,11 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
 def workflow_file_of(directory: RunDirectory) -> Path:
     """Return the workflow file of a run.
 
-    A RunDirectoryError if it is no run's directory, or the file is not what it was when the run
-    began.
+    A RunDirectoryError if it is no run's directory, or the file has changes that would change
+    results.
     """
     past = _Past.read(directory)
-    _check_unchanged(past.file, directory)
+    _check_changes(past.file, directory)
     return past.file
 
 
@@ -281,17 +290,32 @@ def _missing_start(directory: RunDirectory, reader: JournalReader) -> str:
     return f"{directory.path} is no run's directory: it has no journal.jsonl"
 
 
-def _check_unchanged(file: Path, directory: RunDirectory) -> None:
+def _check_changes(file: Path, directory: RunDirectory) -> bytes | None:
+    """Return the text of a run's workflow file if it has changed; None if it is what it was.
+
+    A RunDirectoryError if it cannot be read, or what has changed would change results.
+    """
     try:
-        with open_regular(file) as now, open_regular(directory.workflow) as then:
-            is_same = now.read() == then.read()
+        with open_regular(file) as source, open_regular(directory.workflow) as copy:
+            now, then = source.read(), copy.read()
     except OSError as error:
         raise RunDirectoryError(
             f"the workflow file of {directory.path} cannot be read: "
             f"{error if error.filename is None else f'{error.filename}: {error.strerror}'}"
         ) from error
-    if not is_same:
+    if now == then:
+        return None
+    from diel.run.file_changes import changes_of_results
+
+    try:
+        changes = changes_of_results(then.decode("utf-8-sig"), now.decode("utf-8-sig"))
+    except ValueError as error:
+        changes = [f"it is not TOML any more: {error}"]
+    if changes:
+        more = f"; and {len(changes) - _CHANGES_SHOWN} more" if changes[_CHANGES_SHOWN:] else ""
         raise RunDirectoryError(
             f"{file} is not what it was when {directory.path} was started: "
-            f"restore it from {directory.workflow}, or start a new run"
+            f"{'; '.join(changes[:_CHANGES_SHOWN])}{more}. Restore it from {directory.workflow}, "
+            "or start a new run; time limits, retries and sizes of logs may change"
         )
+    return now

@@ -142,9 +142,9 @@ def story(folder: Path, how: str, *options: object) -> Story:
     trace = checked_events(directory / "trace.json")
     watched = diel("watch", "--once", cwd=folder)
     (listed,) = json.loads(diel("runs", "--json", cwd=folder).stdout)
-    file.write_text(STUDY + "\n# changed\n")
+    file.write_text(STUDY.replace("iterations = 5", "iterations = 6"))
     refused = {"changed": said("run", "--resume", directory)}
-    file.write_text(STUDY)
+    file.write_text(STUDY.replace('"add"\n', '"add"\ntime_limit = "10 min"  # new\n', 1))
     saved = sorted((directory / "checkpoints").iterdir())[-1]
     whole = saved.read_bytes()
     saved.write_bytes(whole[:-40])
@@ -246,7 +246,10 @@ def test_a_run_that_was_stopped_goes_on_with_another_number_of_ranks(tmp_path: P
 
 @pytest.mark.usefixtures("once")
 def test_what_cannot_be_resumed_is_said(failed: Story, tmp_path: Path) -> None:
-    for what, words in (("changed", "is not what it was"), ("damaged", "cannot be resumed")):
+    for what, words in (
+        ("changed", "group.loop.iterations is 6, and was 5"),
+        ("damaged", "cannot be resumed"),
+    ):
         status, output = failed.refused[what]
         assert (status, words in output) == (2, True), output
     file = workflow(tmp_path, STUDY, m=MODULES)

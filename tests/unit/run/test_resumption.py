@@ -182,12 +182,25 @@ def test_what_cannot_be_resumed(directory: RunDirectory, tmp_path: Path) -> None
         resumption(directory)
     with JournalWriter(directory.journal), pytest.raises(RunDirectoryError, match="being written"):
         order_resumption(directory)
-    (tmp_path / "w.toml").write_text("# another one\n")
-    with pytest.raises(RunDirectoryError, match="is not what it was"):
+    (tmp_path / "w.toml").write_text("[workflow]\nname = 1\n")
+    with pytest.raises(RunDirectoryError, match=r"is not what it was .* workflow.name is 1, and"):
+        order_resumption(directory)
+    (tmp_path / "w.toml").write_text("[workflow\n")
+    with pytest.raises(RunDirectoryError, match="it is not TOML any more"):
         order_resumption(directory)
     (tmp_path / "w.toml").unlink()
     with pytest.raises(RunDirectoryError, match="cannot be read"):
         order_resumption(directory)
+
+
+def test_what_changes_no_result_is_taken_over(directory: RunDirectory, tmp_path: Path) -> None:
+    write(directory)
+    edited = "# a comment\n[workflow]\nrestarts = 3\n"
+    (tmp_path / "w.toml").write_text(edited)
+    order_resumption(directory, restart=1)
+    assert directory.workflow.read_text() != edited
+    order_resumption(directory)
+    assert directory.workflow.read_text() == edited
 
 
 def declared(expected: int) -> tuple[str, dict[str, Any]]:
