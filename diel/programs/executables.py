@@ -20,6 +20,7 @@ from diel.loading.module_spec import ExecutableSpec
 from diel.programs.supervised import Ending, Program, SupervisedProgram, Supervisor
 from diel.programs.tuple_socket import TupleSocket
 from diel.run.records import MessageLogged, ProgressMade
+from diel.text import format_bytes
 from diel.workflow.programs import (
     VARIABLES,
     Obstacle,
@@ -49,9 +50,12 @@ _ALL_DONE: Final = 2**40
 
 
 def program_of(
-    spec: ExecutableSpec, places: Mapping[str, object], facts: Mapping[str, object]
+    spec: ExecutableSpec,
+    places: Mapping[str, object],
+    facts: Mapping[str, object],
+    attempt: int = 1,
 ) -> Program:
-    """Return the program of one copy of a module.
+    """Return the program of one copy of a module, for an attempt, counted from 1.
 
     `places` has a value for each placeholder, `facts` has the environment variables of the run
     itself, over which those in the spec take precedence.
@@ -73,6 +77,9 @@ def program_of(
         directory=folder / filled(spec.directory),
         added=added,
         stdin=folder / filled(spec.stdin) if spec.stdin else None,
+        memory_bytes=None
+        if spec.memory_bytes is None
+        else int(spec.memory_bytes * spec.more_memory ** (attempt - 1)),
     )
 
 
@@ -201,6 +208,9 @@ def _failure(program: Program, ending: Ending, errors: Path, end: int | None) ->
     more = f"\nlast lines of its standard error:\n{tail}" if tail else ""
     says_little = ending.errno in _EXPLAINED or ending.status in _STATUSES_EXPLAINED
     why = _obstacle_to(program) if says_little and not ending.path else None
+    if ending.memory_bytes is not None and program.memory_bytes is not None:
+        limit = format_bytes(program.memory_bytes)
+        return ModuleFailed(f"{name} {ending}, and may have {limit}{more}")
     if why is None:
         return ModuleFailed(f"{name} {ending}{more}")
     # "No such file" would be wrong: the file is there.
@@ -333,7 +343,7 @@ class ExecutableCopies:
             programs = []
             for task in share:
                 places["task"] = facts["DIEL_TASK"] = task
-                programs.append(program_of(spec.executable, places, facts))
+                programs.append(program_of(spec.executable, places, facts, plan.attempt))
             outcomes = self._runner.run(
                 programs,
                 run_dir=self._directory.path,

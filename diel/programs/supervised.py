@@ -17,6 +17,7 @@ from typing import Any, Final
 from diel.comm.waiting import wait_for
 from diel.processes import signal_name, start_helper
 from diel.programs.supervisor import become_subreaper, kill_descendants, now_ticks
+from diel.text import format_bytes
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 # What the supervisor needs beyond the grace: it kills for up to 2 s.
@@ -43,6 +44,10 @@ class Ending:
         Processes that it had started, that outlived it, and that were ended.
     supervisor : str
         How its supervisor ended, if the program was ended for that reason.
+    memory_bytes : int or None
+        What it had in memory when it was killed for that, where its memory is limited.
+    is_starved : bool
+        Whether it was killed while the kernel killed processes for want of memory.
     errors_from : int
         Size of its file of standard error, in bytes, when it began.
     """
@@ -53,6 +58,8 @@ class Ending:
     path: str = ""
     left_behind: int = 0
     supervisor: str = ""
+    memory_bytes: int | None = None
+    is_starved: bool = False
     errors_from: int = field(default=0, compare=False)
 
     @property
@@ -73,10 +80,13 @@ class Ending:
         if self.errno is not None:
             where = f"{self.path}: " if self.path else ""
             return f"cannot be started: {where}{os.strerror(self.errno)}"
+        if self.memory_bytes is not None:
+            return f"was killed: it had {format_bytes(self.memory_bytes)} in memory"
         if self.status is not None:
             return f"exited with status {self.status}"
         if self.signal is not None:
-            return f"was killed by {signal_name(self.signal)}"
+            why = ", as this machine ran out of memory" if self.is_starved else ""
+            return f"was killed by {signal_name(self.signal)}{why}"
         if self.supervisor:
             return f"was ended, with all that it had started, since {self.supervisor}"
         return "could not be ended"
@@ -90,6 +100,7 @@ class Program:
     directory: Path  # the working directory
     added: Mapping[str, str]  # its environment, beside what it inherits
     stdin: Path | None = None
+    memory_bytes: int | None = None  # what it and its descendants may have
 
     def __str__(self) -> str:
         return " ".join(self.words)
@@ -140,6 +151,7 @@ class Supervisor:
                     for file in (program.stdin, stdout, stderr)
                 ],
                 "grace_s": grace_s,
+                "memory": program.memory_bytes,
             }
             for program in programs
         ]
@@ -276,5 +288,7 @@ def _ending_of(answer: dict[str, Any]) -> Ending:
         errno=answer.get("failed"),
         path=os.fsdecode(answer.get("path") or ""),
         left_behind=answer.get("ended", 0),
+        memory_bytes=answer.get("memory"),
+        is_starved=answer.get("starved", False),
         errors_from=answer.get("errors_from", 0),
     )

@@ -27,11 +27,14 @@ four bytes, their length. If a program is ended on request, its answer is the la
 request
     ``command``, a list of words; ``directory``; ``added``, variables beside those of the
     supervisor; ``files``, a path each for standard input (or None), output and error, the last two
-    appended to; ``grace_s``, for the program to end by itself.
+    appended to; ``grace_s``, for the program to end by itself; ``memory``, the bytes that it and
+    its descendants may have, or None.
 answer
     ``exited`` a status, or ``killed`` by a signal, or ``failed``, an error's number, with ``path``
     where a file or a folder is meant and not the program; ``ended``, how many processes that it
-    left behind were ended; ``errors_from``, the size of its file of errors when it began.
+    left behind were ended; ``errors_from``, the size of its file of errors when it began;
+    ``memory``, the bytes that it had when it was killed for that; ``starved``, whether the kernel
+    has killed processes for want of memory while it ran, and it ended by SIGKILL.
 """
 
 from __future__ import annotations
@@ -61,6 +64,11 @@ _LINGER_S = 1.0
 _KILL_EVERY_S = 0.005
 # Some processes cannot be killed: of another user, or in the middle of a failing disk's I/O.
 _KILLING_S = 2.0
+
+# How often to look how much memory a program has: a look takes a fiftieth of the time at most.
+_LOOK_EVERY_S = 0.1
+_LOOK_SHARE = 50
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def main(arguments: list[str]) -> None:
@@ -128,7 +136,7 @@ class _Supervisor:
         except ValueError:  # a null character in a word
             self._ended |= {"failed": errno.EINVAL, "path": None}
         else:
-            self._await_end(request["grace_s"])
+            self._await_end(request["grace_s"], request["memory"])
 
     def _receive(self) -> list[dict[str, Any]]:
         length = self._read(4)
@@ -155,6 +163,7 @@ class _Supervisor:
         word with a null character.
         """
         self._ended, self._program, self._has_ended = {}, 0, False
+        self._starved_before = starved_processes()
         environment = {**self._environment, **request["added"]}
         stdin, stdout, stderr = request["files"]
         append = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
@@ -178,9 +187,15 @@ class _Supervisor:
                 os.close(fd)
         self._is_alone = False
 
-    def _await_end(self, grace_s: float) -> None:
+    def _await_end(self, grace_s: float, memory: int | None) -> None:
         """Wait until the program has ended, or has to; then end it and all its descendants."""
-        self._wait(lambda: self._has_ended or self._is_asked_to_end)
+        if memory is None:
+            self._wait(lambda: self._has_ended or self._is_asked_to_end)
+        elif self._exceeds(memory):
+            kill_descendants(lambda _: self._reap())  # what asks for memory cannot wait for a grace
+            return
+        if self._ended.get("killed") == signal.SIGKILL:
+            self._ended["starved"] = starved_processes() > self._starved_before
         if not self._is_asked_to_end:
             self._wait(lambda: self._is_alone or self._is_asked_to_end, _LINGER_S)
         if self._is_alone:
@@ -193,6 +208,19 @@ class _Supervisor:
             kill_descendants(lambda _: self._reap())
         if left:
             self._ended["ended"] = left
+
+    def _exceeds(self, memory: int) -> bool:
+        """Wait until the program has ended, or has to; True if it has more memory than it may."""
+        pause_s = _LOOK_EVERY_S
+        while not self._has_ended and not self._is_asked_to_end:
+            self._wait(lambda: self._has_ended or self._is_asked_to_end, pause_s)
+            began_s = time.monotonic()
+            has = 0 if self._has_ended else memory_of(descendants())
+            if has > memory:
+                self._ended["memory"] = has
+                return True
+            pause_s = max(_LOOK_EVERY_S, _LOOK_SHARE * (time.monotonic() - began_s))
+        return False
 
     def _wait(
         self, until: Callable[[], bool], timeout_s: float = 1e6, *, for_request: bool = False
@@ -297,6 +325,34 @@ def descendants(spared: Collection[int] = (), since_ticks: int = 0) -> list[int]
         found += below
         parents += below
     return found
+
+
+def memory_of(pids: Collection[int]) -> int:
+    """Return the bytes of memory that processes have for themselves, without files and shared ones.
+
+    Pages that a process has in common with the one that it was forked from are counted for both.
+    """
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/statm", "rb") as file:
+                _, resident, shared, *_ = map(int, file.read().split())
+        except (OSError, ValueError):
+            continue  # it has just ended
+        total += resident - shared
+    return total * _PAGE_BYTES
+
+
+def starved_processes() -> int:
+    """Return how many processes the kernel has killed for want of memory since it started."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            for line in file:
+                if line.startswith(b"oom_kill "):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return 0
 
 
 def now_ticks() -> int:

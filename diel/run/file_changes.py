@@ -25,7 +25,7 @@ MAY_CHANGE: Final[Mapping[str, frozenset[str]]] = {
         ]
     ),
     "tuple_space": frozenset(["memory", "when_full", "spill"]),
-    "module": frozenset(["on_failure", "retries", "time_limit"]),
+    "module": frozenset(["memory", "on_failure", "retries", "retry_memory", "time_limit"]),
     "parameters": frozenset(["text"]),
 }
 """Keys of each table that may change."""

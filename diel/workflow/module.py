@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from diel.text import duration_s
+from diel.text import duration_s, size_bytes
 from diel.workflow.annotations import InWords
 from diel.workflow.fields import Count, Duration, GpuCount, Name, StrictTable, Times, nothing_to_run
 from diel.workflow.programs import FACTS, placeholders_in
@@ -37,12 +37,20 @@ def _variable(name: str) -> str:
     return name
 
 
+def _memory(size: str | int) -> str | int:
+    if size_bytes(size) < _LEAST_MEMORY_BYTES:
+        raise ValueError(f"no program runs in less than 1 MiB; got {size!r}")
+    return size
+
+
+_LEAST_MEMORY_BYTES: Final = 2**20
 _EXECUTABLE_KEYS: Final = {
     "launcher": "a launcher",
     "directory": "a working directory",
     "environment": "an environment",
     "stdin": "a standard input",
     "tasks": "tasks",
+    "memory": "a limit of memory",
 }
 Word = Annotated[str, AfterValidator(_word)]
 Variable = Annotated[
@@ -130,6 +138,24 @@ class Module(StrictTable):
         ),
         examples=[1000],
         json_schema_extra={"unit": "tasks"},
+    )
+    memory: Annotated[str | int, AfterValidator(_memory)] | None = Field(
+        default=None,
+        description=(
+            "What the program and all that it starts may have in memory, in bytes or with a unit "
+            "(KiB, MiB, GiB, TiB): with more it is killed, and its copy has failed; executables "
+            "only. By default as much as there is."
+        ),
+        examples=["4 GiB"],
+        json_schema_extra={"unit": "bytes"},
+    )
+    retry_memory: Annotated[float, Field(ge=1)] | None = Field(
+        default=None,
+        description=(
+            "By how much memory grows with each further attempt of a copy, see retries: with 2, "
+            "from 4 GiB to 8 and 16."
+        ),
+        examples=[2],
     )
     processes: Count = Field(
         default=1,
@@ -241,10 +267,26 @@ class Module(StrictTable):
         return options
 
     @model_validator(mode="after")
+    def _check_something_to_grow(self) -> Module:
+        if self.retry_memory is not None and (self.memory is None or not self.retries):
+            what = "memory" if self.memory is None else "retries"
+            raise PydanticCustomError(
+                "nothing_grows",
+                "retry_memory has no effect without {what}",
+                {"what": what, "remedy": f"add {what}, or remove retry_memory"},
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_something_to_run(self) -> Module:
         if self.function is None and self.executable is None:
             raise nothing_to_run("module")
         return self
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What the program may have in memory, in bytes; None without a limit."""
+        return None if self.memory is None else size_bytes(self.memory)
 
     @property
     def time_limit_s(self) -> float | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +88,13 @@ def entry(name: str, function: str, **keys: object) -> str:
     return "\n".join([*lines, *(f"{key} = {value}" for key, value in keys.items())]) + "\n"
 
 
+def program(name: str, keys: str) -> str:
+    """Return the entry of a program that has 150 MiB in memory."""
+    code = "held = bytearray(150 << 20); import time; time.sleep(1)"
+    words = [sys.executable, "-I", "-S", "-c", code]
+    return f'[[module]]\nname = "{name}"\nexecutable = {json.dumps(words)}\n{keys}\n'
+
+
 def group(name: str, *modules: str, depends: str = "") -> str:
     text = f'[[group]]\nname = "{name}"\nmodules = {list(modules)!r}\n'.replace("'", '"')
     return text + (f'depends = ["{depends}"]\n' if depends else "")
@@ -109,6 +119,7 @@ def went_on(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
         "held": ["holder"],
         "given-back": ["counts"],
         "limited": ["waiter", "sleeper"],
+        "fed": ["hungry", "glutton"],
         "then": ["fine"],
         "last": ["helper", "needy"],  # nobody else runs, so that all wait
     }
@@ -122,6 +133,8 @@ def went_on(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
         + entry("waiter", "waits", time_limit=0.5, on_failure='"continue"', copies=2)
         + '[[module]]\nname = "sleeper"\nexecutable = ["sleep", "60"]\n'
         'time_limit = "700 ms"\non_failure = "continue"\nprocesses = 2\n'
+        + program("hungry", 'memory = "100 MiB"\nretries = 1\nretry_memory = 4')
+        + program("glutton", 'memory = "100 MiB"\non_failure = "continue"')
         + entry("fine", "fine", time_limit='"1 h"')
         + entry("helper", "waits_then_helps", time_limit=4, retries=1)
         + entry("needy", "needs_help")
@@ -175,7 +188,21 @@ def test_time_limits_end_what_waits_and_programs(went_on: tuple[Path, Finished])
     assert len(records_of(folder, "CopyGivenUp", group="limited")) == 3
     assert returned(folder)["fine.0"] == "fine"
     assert "told: the copy" in (run_dir(folder) / "logs" / "waiter.0.0.log").read_text()
-    assert "went on without 4 copies that failed:" in finished.stdout
+    assert "went on without 5 copies that failed:" in finished.stdout
+
+
+def test_a_program_with_too_much_memory_ends_and_may_have_more(
+    went_on: tuple[Path, Finished],
+) -> None:
+    folder, finished = went_on
+    assert failures(folder, "hungry") == [(0, 1, 0, "retry")]
+    assert failures(folder, "glutton") == [(0, 1, 0, "continue")]
+    for record in records_of(folder, "ModuleFailed", group="fed"):
+        words = r"was killed: it had 1\d\d(\.\d)? MiB in memory, and may have 100.0 MiB"
+        assert re.search(words, record["error"])
+    (hungry,) = records_of(folder, "CopyFinished", module="hungry")
+    assert hungry["attempt"] == 2
+    assert "glutton.0 (group fed)" in finished.stdout
 
 
 def test_a_time_limit_that_is_yet_to_pass_is_no_deadlock(went_on: tuple[Path, Finished]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -53,7 +54,8 @@ def start(supervisor: Supervisor, tmp_path: Path) -> Start:
     """Return what starts a command under a supervisor; none is left after the test."""
 
     def begin(*command: str, grace_s: float = 0.3, **keys: Any) -> SupervisedProgram:
-        program = Program(command, tmp_path, added={}, stdin=keys.pop("stdin", None))
+        given = {key: keys.pop(key, None) for key in ("stdin", "memory_bytes")}
+        program = Program(command, tmp_path, added={}, **given)
         files = {"stdout": tmp_path / "out", "stderr": tmp_path / "err", **keys}
         return supervisor.start([program], grace_s=grace_s, **files)
 
@@ -117,6 +119,41 @@ def test_a_program_holds_no_file_of_the_rank(start: Start, tmp_path: Path) -> No
     assert (tmp_path / "out").read_text() == "[]\n"
     assert os.read(reading, 1) == b""  # nobody has the other end
     os.close(reading)
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+HOLDS = "held = bytearray({} << 20); import time; time.sleep(30)"
+
+
+def test_a_program_with_more_memory_than_it_may_have_is_killed(start: Start) -> None:
+    ending = ending_of(start(sys.executable, "-c", HOLDS.format(64), memory_bytes=48 << 20))
+    assert (ending.signal, ending.is_success) == (9, False)
+    assert ending.memory_bytes is not None
+    assert 48 << 20 < ending.memory_bytes < 128 << 20
+    assert re.fullmatch(r"was killed: it had [\d.]+ MiB in memory", str(ending))
+
+
+def test_the_memory_of_all_that_it_starts_counts(start: Start, tmp_path: Path) -> None:
+    child = f'{sys.executable} -c "{HOLDS.format(32)}"'
+    program = start(
+        "sh", "-c", f"{child} & {child} & {detached(tmp_path)}; wait", memory_bytes=1 << 26
+    )
+    assert ending_of(program).memory_bytes is not None
+    assert not is_alive(pid_in(tmp_path / "daemon"))
+
+
+def test_a_program_that_keeps_within_its_memory(start: Start) -> None:
+    found = ending_of(
+        start(sys.executable, "-c", "held = bytearray(1 << 20)", memory_bytes=1 << 30)
+    )
+    assert found == Ending(status=0)
+
+
+def test_what_the_kernel_kills_for_memory_is_said() -> None:
+    assert supervisor_module.starved_processes() >= 0
+    ending = Ending(signal=9, is_starved=True)
+    assert str(ending) == "was killed by SIGKILL, as this machine ran out of memory"
 
 
 # -- what it leaves behind ------------------------------------------------------------------------

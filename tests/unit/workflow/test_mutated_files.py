@@ -80,6 +80,9 @@ directory = "{run_dir}/{module}.{copy}"
 environment = { SEED = "{copy}", WIDTH = "${wide}", DT = "${dt}", MODE = "${mode}" }
 stdin = "hello.py"
 tasks = 3
+memory = "1 GiB"
+retry_memory = 2
+retries = 1
 copies = 2
 [[group]]
 name = "work"

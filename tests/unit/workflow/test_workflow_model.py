@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from diel.errors import LaunchError
 from diel.workflow.model import Group, Module, Workflow, WorkflowTable
+from diel.workflow.module import _EXECUTABLE_KEYS
 
 
 def test_defaults_are_one_rank_with_one_thread() -> None:
@@ -36,9 +37,11 @@ def test_every_example_is_valid(model: type[BaseModel]) -> None:
             values = {**required, "modules": ["a"], name: example}
             if model is not Group:
                 del values["modules"]
-            if name in ("executable", "launcher", "directory", "environment", "stdin", "tasks"):
+            if name in ("executable", "retry_memory", *_EXECUTABLE_KEYS) and model is Module:
                 del values["function"]
                 values.setdefault("executable", ("x",))
+            if name == "retry_memory":
+                values |= {"memory": "1 GiB", "retries": 1}
             if name == "groups":
                 del values["modules"]
             model.model_validate(values)
