@@ -108,6 +108,33 @@ def test_the_first_sweep_of_the_readme(served: Any, page: Any) -> None:
     page.get_by_text("of 2", exact=True).wait_for()
 
 
+@pytest.mark.slow
+def test_values_of_parameters_are_given_to_a_run(served: Any, page: Any) -> None:
+    file = served.folder / "given.toml"
+    file.write_text(
+        '[parameters]\ndt = 0.1\ncase = { choices = ["dam", "tank"] }\n'
+        '[[module]]\nname = "say"\nexecutable = ["echo", "${case} by ${dt}"]\n'
+        '[[group]]\nname = "all"\nmodules = ["say"]\n'
+    )
+    before = file.read_text()
+    sign_in(page, served)
+    page.goto(served.url("/compose?file=given.toml"))
+    page.get_by_text("parameters.case: has no value").wait_for()
+    launch = page.get_by_label("Launch")
+    launch.get_by_label("case").click()
+    page.get_by_role("option", name="tank", exact=True).click()
+    launch.get_by_label("dt", exact=True).fill("x")
+    page.get_by_text("--set dt=x: expected a number").wait_for()
+    launch.get_by_label("dt", exact=True).fill("0.05")
+    page.get_by_text("No problem found.").wait_for()
+    page.get_by_role("button", name="Start here").click()
+    page.wait_for_url("**/run?path=**")
+    page.get_by_text("finished", exact=True).first.wait_for()
+    page.goto(served.url("/"))
+    page.get_by_text("dt=0.05 case=tank").wait_for()
+    assert file.read_text() == before
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
