@@ -386,8 +386,8 @@ def _failures_section(view: SweepView) -> Markup | None:
             "they diverged."
         )
     if selection.infeasible:
-        who = "They" if selection.infeasible == selection.lost else f"{selection.infeasible:,}"
-        of += f" {who} break a constraint: they are infeasible."
+        subject = "They" if selection.infeasible == selection.lost else f"{selection.infeasible:,}"
+        of += f" {subject} break a constraint: they are infeasible."
     kinds = [kind for kind, many in _lost(selection) if many]
     kinds = ["are infeasible" if kind == INFEASIBLE else kind for kind in kinds]
     title = f"Trials that {' or '.join(kinds)}"
