@@ -282,7 +282,7 @@ def choose_average(options: Options, folder: Path, asked: Mapping[str, Any]) -> 
         return kept
     task = options.task(folder)
     candidates = [Candidate(**each) for each in asked["candidates"]]
-    train = task.load()
+    train: Any = task.load()
 
     def predict(candidate: Candidate, number: int) -> Any:
         trial = Trial(candidate.trial, candidate.parameters, candidate.seed)
