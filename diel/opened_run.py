@@ -319,7 +319,7 @@ class Run:
         Raises
         ------
         RunDirectoryError
-            If there is no such sweep, or none of its trials has a result.
+            If there is no such sweep, or fewer than `count` of its trials have a result.
         MissingPackage
             If safetensors is not installed.
         """

@@ -65,24 +65,19 @@ class AveragedModel:
             raise ConfigurationError("an average of no models: give at least one")
         first = self.models[0]
         for other in self.models[1:]:
-            if (other.classes, other.outputs) != (first.classes, first.outputs):
+            if _predicted(other) != _predicted(first):
                 raise ConfigurationError(
-                    f"models of different predictions have no average: "
-                    f"{', '.join(map(str, first.classes or first.outputs))} and "
-                    f"{', '.join(map(str, other.classes or other.outputs))}"
+                    f"models of different predictions have no average: {_described(first)} and "
+                    f"{_described(other)}"
                 )
         given = np.ones(len(self.models)) if weights is None else np.asarray(weights, np.float64)
-        if given.shape != (len(self.models),) or not (given > 0).all():
+        if given.shape != (len(self.models),) or not ((given > 0) & (given < np.inf)).all():
             raise ConfigurationError(
                 f"weights are {len(self.models)} numbers above 0, not {weights}"
             )
         self.weights: tuple[float, ...] = tuple((given / given.sum()).tolist())
         self.classes, self.targets, self.outputs = first.classes, first.targets, first.outputs
         self.provenance = dict(provenance or {})
-
-    @property
-    def _has_labels(self) -> bool:
-        return self.models[0].network._network.loss.takes == "labels"
 
     def _mean(self, each: Sequence[Array]) -> Array:
         mean: Array = np.tensordot(np.array(self.weights), np.array(each, np.float64), 1)
@@ -98,9 +93,15 @@ class AveragedModel:
         Of a network whose samples have several labels, 0 or 1 for each label.
         """
         if self.classes:
+<<<<<<< HEAD
             numbers: Array = self.predict_proba(rows).argmax(axis=1)
             return numbers
         if self._has_labels:
+=======
+            found: Array = self.predict_proba(rows).argmax(axis=1)
+            return found
+        if _has_labels(self.models[0]):
+>>>>>>> constr
             return (self.predict_proba(rows) > 0.5).astype(np.int64)
         return self._mean([model.predict(rows) for model in self.models])
 
@@ -124,7 +125,7 @@ class AveragedModel:
         first, rows = self.models[0], each[0].rows
         metrics: dict[str, float] = {}
         probabilities = residuals = None
-        if self.classes or self._has_labels:
+        if self.classes or _has_labels(self.models[0]):
             probabilities = self._mean([found.probabilities for found in each])  # type: ignore[misc]
         scored, known = first._with_answers(rows)
         notes = list(rows.notes)
@@ -162,7 +163,8 @@ class AveragedModel:
     def export_onnx(self, path: str | PathLike[str]) -> NoReturn:
         """Raise a `ConfigurationError`: an ONNX file has one network."""
         raise ConfigurationError(
-            f"an average of {len(self.models)} networks is not written as ONNX: write one of them"
+            f"an average of {len(self.models)} networks is not written as ONNX: write one of its "
+            "models"
         )
 
     def summary(self) -> str:
@@ -181,3 +183,16 @@ class AveragedModel:
 
     def __repr__(self) -> str:
         return f"AveragedModel({len(self.models)} models)"
+
+
+def _has_labels(model: TrainedModel) -> bool:
+    return model.network._network.loss.takes == "labels"
+
+
+def _predicted(model: TrainedModel) -> tuple[Any, ...]:
+    return _has_labels(model), tuple(model.classes), tuple(model.outputs)
+
+
+def _described(model: TrainedModel) -> str:
+    kind = "labels" if _has_labels(model) else "classes" if model.classes else "values"
+    return f"{kind} {', '.join(map(str, model.classes or model.outputs))}"

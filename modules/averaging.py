@@ -42,8 +42,6 @@ from .sweep.models import CANDIDATES
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .trial import Report
-
     Array = npt.NDArray[Any]
 
 _PARTS: Final = 5
@@ -63,6 +61,8 @@ class Candidate:
     """So many were trained when time ended it; None for all."""
     scores: tuple[float, ...]
     """By the objective, larger being better: for each split the mean of the rows that choose."""
+    ancestors: Sequence[Mapping[str, Any]] = ()
+    """The trials that it went on from, the first one first: see `modules.trainer.try_point`."""
 
     def score(self, splits: Sequence[int]) -> float:
         """Return the mean score of some splits."""
@@ -250,8 +250,8 @@ def _are_apart(first: TrainingJob, second: TrainingJob) -> bool:
 
 
 def choose(
-    train: Any,
-    report_of: Callable[[Candidate], Report],
+    rounds: Any,
+    predict: Callable[[Candidate, int], Array],
     candidates: Sequence[Candidate],
     count: int,
     path: Path,
@@ -263,9 +263,9 @@ def choose(
 
     Parameters
     ----------
-    train : modules.training.NetworkTrainer
-    report_of : callable
-        Returns the report of a candidate's trial.
+    rounds : modules.evaluation.PreparedSplits
+    predict : callable
+        As that of `Choice`.
     candidates : sequence of Candidate
     count : int
         Members of the average.
@@ -281,18 +281,8 @@ def choose(
     dict
         ``members``, pairs of a trial and how often it counts; ``score``, as `Choice.score`.
     """
-    rounds = train.rounds
-    choice = Choice(
-        candidates,
-        rounds.jobs,
-        rounds.data.task,
-        rounds.data.y,
-        lambda candidate, number: train.predictions(
-            candidate.parameters, report_of(candidate), number, candidate.epochs
-        ),
-        count,
-        is_blind=is_blind,
-    )
+    data = rounds.data
+    choice = Choice(candidates, rounds.jobs, data.task, data.y, predict, count, is_blind=is_blind)
     found = {"count": count, "trials": trials, "members": choice.members(), "score": choice.score()}
     with replacing(path, text=True) as file:
         json.dump(found, file)
@@ -310,13 +300,22 @@ def kept_choice(path: Path, trials: int) -> dict[str, Any] | None:
 
 
 def score_lines(chosen: Mapping[str, Any]) -> list[str]:
-    """Return how good an average is, in lines for people."""
-    score = chosen["score"]
+    """Return of what an average is, and how good, in lines for people."""
+    score, count = chosen["score"], chosen["count"]
+    members = [
+        f"{trial}" if often == 1 else f"{trial} ({often} of {count})"
+        for trial, often in chosen["members"]
+    ]
+    trials = "trial" if len(members) == 1 else "trials"
     pairs = [
         f"{name} {value:.4g} (the best trial alone {score['best'][name]:.4g})"
         for name, value in score["average"].items()
     ]
-    lines = [f"{', '.join(pairs)} on {score['rows']} rows: {score['by']}"]
+    rows = f"{score['rows']} rows{' without a part in it' if score['is_honest'] else ''}"
+    lines = [
+        f"the average of {trials} {', '.join(members)}",
+        f"{', '.join(pairs)} on {rows}: {score['by']}",
+    ]
     if not score["is_honest"]:
         lines.append(
             "warning: these rows had a part in which trials are candidates, so both scores are too "

@@ -48,6 +48,7 @@ _TABLE = "table"
 _COMPUTE = "compute"
 _KEPT = "kept in"
 _TRAINING = "training"
+_NO_ANCESTOR = "trial {}, from which it went on, failed: {}"
 
 
 class Options(TrainerOptions):
@@ -241,7 +242,7 @@ def save_model(
     with _with_ancestors(Trial(trial, parameters, seed), ancestors) as trials:
         for each in trials[:-1]:
             if reason := runner(each, None).reason:
-                raise ValueError(f"trial {each.number}, from which it went on, failed: {reason}")
+                raise ValueError(_NO_ANCESTOR.format(each.number, reason))
         return runner.save_model(trials[-1], path, provenance)
 
 
@@ -272,15 +273,29 @@ def choose_average(options: Options, folder: Path, asked: Mapping[str, Any]) -> 
     from .averaging import Candidate, choose, kept_choice
 
     if options.train is not None:
-        raise ValueError(f"{options.train} trains, and only networks of dnn are averaged")
+        raise ValueError(
+            f"{options.train} trains, and only networks of dnn are averaged: those that dataset "
+            "trains in place of train"
+        )
     path, trials = Path(asked["path"]), asked["trials"]
     if (kept := kept_choice(path, trials)) is not None:
         return kept
     task = options.task(folder)
     candidates = [Candidate(**each) for each in asked["candidates"]]
+    train: Any = task.load()
+
+    def predict(candidate: Candidate, number: int) -> Any:
+        trial = Trial(candidate.trial, candidate.parameters, candidate.seed)
+        with _with_ancestors(trial, candidate.ancestors) as own:
+            for each in own[:-1]:
+                if reason := run_trial(train, each.parameters, task.report(each)).reason:
+                    raise ValueError(_NO_ANCESTOR.format(each.number, reason))
+            report = task.report(own[-1])
+            return train.predictions(candidate.parameters, report, number, candidate.epochs)
+
     return choose(
-        task.load(),
-        lambda each: task.report(Trial(each.trial, each.parameters, each.seed)),
+        train.rounds,
+        predict,
         candidates,
         asked["count"],
         path,

@@ -319,11 +319,7 @@ class NetworkTrainer:
         elif report.checkpoint is not None and report.checkpoint.is_file():
             resume_training(model, [self._states.load(report.checkpoint)])
         else:
-            before = 0
-            if report.parent_checkpoint is not None:
-                parent = self._states.load(report.parent_checkpoint)
-                go_on(model, [parent], [wanted])
-                before = parent.epochs
+            before = self._gone_on(model, wanted, report)
             rule = self._plan.rule() if is_alone else None
             most = epochs or about.get("epochs", before) - before or wanted.epochs
             history = self._setting.fit(model, wanted, data, most, rule)
@@ -367,20 +363,38 @@ class NetworkTrainer:
                 continue
             if model is None:
                 epochs = epochs_to_test if job.is_test else None
-                model = self._fitted(wanted, seed, number, epochs)
+                model = self._fitted(wanted, seed, number, epochs, report)
             outputs = model(data.validation.x)
             yield job.test, data.in_units(loss_of(wanted, data.takes).point(outputs))
 
     def _fitted(
-        self, wanted: Hyperparameters, seed: int, number: int, epochs: int | None
+        self,
+        wanted: Hyperparameters,
+        seed: int,
+        number: int,
+        epochs: int | None,
+        report: Report,
     ) -> NeuralNetwork:
-        """Return a network that is trained as that of a split was; for so many epochs, if given."""
+        """Return a network that is trained as that of a split was; for so many epochs, if given.
+
+        It goes on from the state of the trial's parent, if there is one.
+        """
         rounds, _ = self._data_of(wanted)
         data = rounds[number]
         model = self._setting.network(wanted, seed, data)
         rule = None if rounds.jobs[number].is_test else self._plan.rule()
-        self._setting.fit(model, wanted, data, epochs or wanted.epochs, rule)
+        before = self._gone_on(model, wanted, report)
+        most = wanted.epochs if epochs is None else epochs - before
+        self._setting.fit(model, wanted, data, most, rule)
         return model
+
+    def _gone_on(self, model: NeuralNetwork, wanted: Hyperparameters, report: Report) -> int:
+        """Take the state of the trial's parent, if it has one; return how many epochs that has."""
+        if report.parent_checkpoint is None:
+            return 0
+        parent = self._states.load(report.parent_checkpoint)
+        go_on(model, [parent], [wanted])
+        return parent.epochs
 
     def predictions(
         self, parameters: dict[str, Any], report: Report, number: int, epochs: int | None = None
@@ -395,7 +409,7 @@ class NetworkTrainer:
         if (job := rounds.jobs[number]).is_test:
             epochs = self._epochs_of_all(wanted, report, None, job.outer)
         seed = self._seeds(wanted, report)[0][number]
-        model, data = self._fitted(wanted, seed, number, epochs), rounds[number]
+        model, data = self._fitted(wanted, seed, number, epochs, report), rounds[number]
         if data.takes == "values":
             return data.in_units(loss_of(wanted, data.takes).point(model(data.validation.x)))
         return model.predict_proba(data.validation.x)

@@ -432,7 +432,7 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         "the best one)",
     )  # fmt: skip
     parser.add_argument(
-        "--average", type=_whole, metavar="K",
+        "--average", type=count, metavar="K",
         help="average the networks of K of the best trials, which are trained again and chosen by "
         "the rows that they were not trained on; a trial may count several times",
     )  # fmt: skip

@@ -83,9 +83,13 @@ def _model(target: Path, sweep: str, trial: int | None) -> Any:
 
 
 def _average(target: Path, options: argparse.Namespace) -> Any:
-    for name, value in (("--trial", options.trial), ("--onnx", options.onnx)):
-        if value is not None:
-            raise LaunchError(f"--average and {name} do not go together: leave one out")
+    if options.trial is not None:
+        raise LaunchError("--average and --trial do not go together: leave one out")
+    if options.onnx is not None:
+        raise LaunchError(
+            "--average and --onnx do not go together: an ONNX file has one network; leave out "
+            "--average, or take --trial N in its place"
+        )
     if not is_run(target):
         raise LaunchError(f"{target} is no run's directory, which --average goes with")
     model = average_of_run(RunDirectory(target), options.sweep, options.average)

@@ -161,6 +161,7 @@ def cost(known: Known) -> Figure | None:
     apart = {*front, *broken}
     thinned = " It is thinned out." if view.selection.front.thinned else ""
     many = f"{len(view.front)} trial{'s' if len(view.front) != 1 else ''}"
+    stairs = f"The stairs are the Pareto front, {many}: none is both better and cheaper."
     plot = Plot(
         Axis(with_unit(sweep.cost), x),
         Axis(sweep.quality, y),
@@ -174,8 +175,7 @@ def cost(known: Known) -> Figure | None:
     return Figure(
         "cost",
         f"{words(sweep.quality).capitalize()} against {words(sweep.cost)}",
-        f"The stairs are the Pareto front, {many}: none is both better and cheaper.{thinned}"
-        f"{_INFEASIBLE_NOTE if broken else ''}",
+        f"{stairs if view.front else ''}{thinned}{_INFEASIBLE_NOTE if broken else ''}".lstrip(),
         [plot],
         view.tell,
         is_wide=False,

@@ -378,22 +378,23 @@ def _failures_section(view: SweepView) -> Markup | None:
     names = [TRIAL, *view.varying, REASON]
     known = [name for name in names if any(name in row for _, row in selection.failures)]
     examples = [[show(row.get(name)) for name in known] for _, row in selection.failures]
-    which = "have no result that counts" if selection.infeasible else "have no result"
-    of = f"{selection.lost:,} of {selection.count:,} trials {which}."
+    of = f"{selection.lost:,} of {selection.count:,} trials have no result"
+    of += " that counts." if selection.infeasible else "."
     if selection.diverged:
         of += (
             f" Of {selection.diverged:,} the training, or the objective, came to NaN or infinity: "
             "they diverged."
         )
     if selection.infeasible:
-        of += f" {selection.infeasible:,} break a constraint: they are infeasible."
+        subject = "They" if selection.infeasible == selection.lost else f"{selection.infeasible:,}"
+        of += f" {subject} break a constraint: they are infeasible."
     kinds = [kind for kind, many in _lost(selection) if many]
     kinds = ["are infeasible" if kind == INFEASIBLE else kind for kind in kinds]
     title = f"Trials that {' or '.join(kinds)}"
     return section(
         "failures",
         title,
-        table(["trials", "reason"], reasons),
+        table(["trials", "reason"], reasons, "facts"),
         tag(
             "details",
             tag("summary", f"the first {len(examples)}"),

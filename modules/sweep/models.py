@@ -172,8 +172,9 @@ def choose_candidates(watched: WatchedSweep, ledger: Path, count: int) -> dict[s
     """Return the trials of which an average of so many is chosen: the best ones of each split.
 
     ``sweep``, ``count``, ``candidates``, as `modules.averaging.Candidate` takes them, ``is_blind``,
-    ``trials``, how many have a result, and ``path``, the file for the choice. A ValueError if none
-    has, or the objective is a function of the user's.
+    ``trials``, how many have a result, and ``path``, the file for the choice. Trials that went on
+    from one that is not recorded are none. A ValueError if fewer than `count` have a result, or the
+    objective is a function of the user's.
     """
     about = about_of(ledger)
     texts, larger = about["objective"], about.get("maximise")
@@ -189,6 +190,11 @@ def choose_candidates(watched: WatchedSweep, ledger: Path, count: int) -> dict[s
             records.append(record)
     if not records:
         raise ValueError(f"{watched.name} of {watched.run_dir} has no trial with a result")
+    if count > len(records):
+        raise ValueError(
+            f"an average of {count}: {watched.name} of {watched.run_dir} has {len(records)} "
+            f"trial{'s' if len(records) > 1 else ''} with a result; ask for at most so many"
+        )
     scores = [_split_scores(record, objective) for record in records]
     most = len(scores[0])
     ways = [range(most), *([split] for split in range(most))]
@@ -213,8 +219,10 @@ def choose_candidates(watched: WatchedSweep, ledger: Path, count: int) -> dict[s
                 "seed": records[place]["seed"],
                 "epochs": best_step_of(records[place]),
                 "scores": scores[place],
+                "ancestors": ancestors,
             }
             for place in sorted(kept)
+            if (ancestors := watched.ancestors(records[place])) is not None
         ],
     }
 

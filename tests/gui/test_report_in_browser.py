@@ -70,7 +70,7 @@ def rows(count: int = 60) -> list[dict[str, Any]]:
                 "training_time_s": len(hidden) * random.uniform(1, 2),
                 "trainer": trial % 2,
                 "seed": trial,
-                "state": "finished" if trial != 7 else "out of memory <b>",
+                "state": "finished" if trial != 7 else "out of memory <b>, 4,096 MiB in all, " * 3,
                 "learning curve": [(step, accuracy - 0.5 / step) for step in range(1, 20)],
             }
         )

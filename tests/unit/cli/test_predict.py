@@ -123,6 +123,7 @@ def test_a_model_is_shown_and_written_as_onnx(
         (["model.safetensors", "new.csv", "--trial", 3], "is no run's directory, which --sweep"),
         (["model.safetensors", "new.csv", "--average", 3], "run's directory, which --average goes"),
         (["model.safetensors", "new.csv", "--average", 3, "--trial", 1], "do not go together"),
+        (["model.safetensors", "--average", 3, "--onnx", "m.onnx"], "take --trial N in its place"),
         (["model.safetensors", "new.csv", "-o", "new.csv"], "is the file of the rows"),
         (["model.safetensors", "new.csv", "-o", "no/out.csv"], "no/out.csv cannot be written"),
         (["model.safetensors", "new.csv", "-o", "/dev/null"], "--output /dev/null is no regular"),

@@ -16,6 +16,7 @@ from modules.averaging import Candidate, Choice, greedy, kept_choice, losses, sc
 from modules.evaluation import EvaluationOptions, jobs_of
 from modules.reporter import SweepReporter
 from modules.sweep.ledger import trials_of
+from modules.sweep.watched import WatchedSweep
 
 from .test_kept_models import heart, swept
 
@@ -116,9 +117,16 @@ def test_with_a_single_split_the_score_says_that_its_rows_chose() -> None:
     score = choice_of("holdout", TRUTH, [], fraction=0.5).score()
     assert not score["is_honest"]
     assert score["rows"] == 12
-    (line, warning) = score_lines({"score": score})
+    given = {"count": 3, "members": [(7, 2), (4, 1)], "score": score}
+    (members, line, warning) = score_lines(given)
+    assert members == "the average of trials 7 (2 of 3), 4"
     assert "the best trial alone" in line
+    assert "on 12 rows: each fifth" in line
     assert warning.startswith("warning: these rows had a part")
+    honest = score_lines({**given, "members": [(7, 3)], "score": {**score, "is_honest": True}})
+    assert honest[0] == "the average of trial 7 (3 of 3)"
+    assert "on 12 rows without a part in it: each fifth" in honest[1]
+    assert len(honest) == 2
 
 
 def test_points_that_results_have_chosen_are_not_scored_honestly_by_folds() -> None:
@@ -156,6 +164,9 @@ def test_the_best_trials_of_a_sweep_are_averaged(tmp_path: Path, evaluation: Any
     asked = reporter.find_candidates(tmp_path, "", 2)
     assert asked["trials"] == 12
     assert 8 <= len(asked["candidates"]) <= 12
+    assert reporter.find_candidates(tmp_path, "", 12)["count"] == 12
+    with pytest.raises(ValueError, match=r"average of 13: .* has 12 trials with a result; ask for"):
+        reporter.find_candidates(tmp_path, "", 13)
     found = trainer.choose_average(options, tmp_path, asked)
     assert sum(count for _, count in found["members"]) == 2
     assert found["score"]["is_honest"] is (evaluation is not None)
@@ -189,6 +200,30 @@ def test_the_best_trials_of_a_sweep_are_averaged(tmp_path: Path, evaluation: Any
     mean = sum(w * m.predict_proba(rows) for w, m in zip(weights, models, strict=True))
     assert average.predict_proba(rows) == pytest.approx(mean)
     assert average.provenance["score"] == found["score"]
+
+
+def test_trials_that_went_on_from_others_are_trained_with_these(tmp_path: Path) -> None:
+    given = heart(tmp_path)
+    space = {"learning_rate": {"from": 0.003, "to": 0.1}, "hidden": [[4]], "epochs": 2}
+    population = {"name": "population", "members": 3, "share": 0.4}
+    folder = swept(tmp_path, given, space=space, strategy=population, trials=9)
+    records = {each["trial"]: each for each in trials_of(folder / "trials.jsonl")}
+    assert max(len(_line_of(records, trial)) for trial in records) == 3
+    options = trainer.Options.model_validate(given, context={"folder": tmp_path})
+    asked = SweepReporter().find_candidates(tmp_path, "", 1)
+    for each in asked["candidates"]:
+        assert [one["trial"] for one in each["ancestors"]] == _line_of(records, each["trial"])[:-1]
+    best = max(records, key=lambda trial: (records[trial]["metrics"]["accuracy"], -trial))
+    score = trainer.choose_average(options, tmp_path, asked)["score"]
+    assert score["best"]["accuracy"] == pytest.approx(records[best]["metrics"]["accuracy"])
+    # One whose beginning is lost is no candidate.
+    watched = WatchedSweep(tmp_path, folder / "trials.jsonl")
+    assert watched.ancestors(records[8]) is None  # it has read no trial yet
+
+
+def _line_of(records: dict[int, dict[str, Any]], trial: int) -> list[int]:
+    parent = (records[trial].get("parent") or {}).get("trial")
+    return [*([] if parent is None else _line_of(records, parent)), trial]
 
 
 def test_trials_that_a_function_ranks_are_refused(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def test_a_sweep_with_constraints(sweep: Sweep) -> None:
     assert [row["x"] for row in shown["best"]] == [4, 3, 2, 1, 0]
     report = (sweep.run_dir / "report.html").read_text()
     assert "Trials that are infeasible" in report
-    assert "5 of 10 trials have no result that counts. 5 break a constraint" in report
+    assert "5 of 10 trials have no result that counts. They break a constraint" in report
     assert 'class="dots infeasible"' in report
     watched = WatchedSweep(sweep.run_dir, sweep.ledger)
     watched.catch_up()

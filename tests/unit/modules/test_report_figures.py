@@ -105,6 +105,12 @@ def test_what_has_nothing_to_show_is_left_out() -> None:
     assert figures_of(view_of([]), None) == {}
     failed = {"trial": 0, "rate": 1.0, "state": "out of memory"}
     assert figures_of(view_of([failed]), None) == {}
+    broken = [
+        {"trial": n, "accuracy": n / 9, "training_time_s": 2 + n, "state": "infeasible: breaks a"}
+        for n in range(3)
+    ]
+    note = figures_of(view_of(broken), None)["cost"].note
+    assert note == "Squares are trials that break a constraint, which do not count."
     few = [{"trial": n, "rate": 0.1, "accuracy": 0.5 + n / 9, "state": "finished"} for n in (0, 1)]
     view = view_of(few)
     assert set(figures_of(view, analyse(view))) == {"history"}
