@@ -93,15 +93,9 @@ class AveragedModel:
         Of a network whose samples have several labels, 0 or 1 for each label.
         """
         if self.classes:
-<<<<<<< HEAD
-            numbers: Array = self.predict_proba(rows).argmax(axis=1)
-            return numbers
-        if self._has_labels:
-=======
             found: Array = self.predict_proba(rows).argmax(axis=1)
             return found
         if _has_labels(self.models[0]):
->>>>>>> constr
             return (self.predict_proba(rows) > 0.5).astype(np.int64)
         return self._mean([model.predict(rows) for model in self.models])
 
