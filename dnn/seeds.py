@@ -6,9 +6,9 @@ two were run in this process or in an earlier one.
 
 The order of an epoch is that of random words: those of NumPy's Philox-4x64 under the key of a
 seed, from block ``epoch ceil(samples / 4)`` of four words on. A row's number stands in the lower
-half of its word, so no two are equal, and sorting leaves a permutation in these halves. Many orders
-are drawn at once: with a generator for each epoch, orders took a fifth of the time of K small
-networks.
+half of its word, so no two are equal, and sorting leaves a permutation in these halves. Words of
+many orders are drawn at once, and sorted when an order's epoch comes: to set the state of a
+generator takes longer than to draw the order of a small epoch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def _purpose_words(*purpose: str | int) -> tuple[int, ...]:
 
 
 _AT_ONCE: Final = 1 << 17
-"""Words that are drawn at a time."""
+"""Words that are drawn at a time, if they are of several epochs."""
+_MOST_AT_ONCE: Final = 1 << 21
+"""Most words of `_EPOCHS` that are drawn at a time, for many networks: 16 MiB."""
+_EPOCHS: Final = 8
 _ROW: Final = np.uint64(0xFFFFFFFF)
 
 _PHILOX: Final = np.random.Philox(0)
@@ -72,7 +75,7 @@ def epoch_order(samples: int, seed: int, epoch: int) -> Array:
     It is a permutation, the same for the same arguments, whatever was drawn before. There are fewer
     than 2^32 samples.
     """
-    order: Array = _orders(samples, [seed], epoch, 1)[0, 0]
+    order: Array = _orders(_words(samples, [seed], epoch, 1))[0, 0]
     return order
 
 
@@ -81,34 +84,39 @@ def epoch_orders(samples: int, seeds: Sequence[int], first: int, last: int) -> I
 
     Each row is what `epoch_order` returns.
     """
-    at_once = max(1, _AT_ONCE // (samples * len(seeds)))
+    of_epoch = samples * len(seeds)
+    at_once = max(1, _AT_ONCE // of_epoch, min(_EPOCHS, _MOST_AT_ONCE // of_epoch))
     for start in range(first, last, at_once):
-        yield from _orders(samples, seeds, start, min(at_once, last - start))
+        words = _words(samples, seeds, start, min(at_once, last - start))
+        # Many words one epoch at a time, in the cache; and some networks may end before the last.
+        yield from _orders(words) if words.size <= _AT_ONCE else map(_orders, words)
 
 
-def _orders(samples: int, seeds: Sequence[int], first: int, epochs: int) -> Array:
-    """Return the orders of epochs from `first` on, of shape (epochs, K, samples)."""
+def _words(samples: int, seeds: Sequence[int], first: int, epochs: int) -> Array:
+    """Return the random words of epochs from `first` on, of shape (epochs, K, samples)."""
     blocks = -(-samples // 4)
     words = np.empty((epochs, len(seeds), samples), np.uint64)
-    for k, seed in enumerate(seeds):
-        drawn = _order_words(_key(seed), first * blocks, epochs * blocks)
-        words[:, k] = drawn.reshape(epochs, -1)[:, :samples]
+    # NumPy counts before it draws, so that block 0 belongs to counter 1; and the setter of the
+    # state copies what it is given.
+    position: Any = {"counter": np.array([first * blocks, 0, 0, 0], np.uint64)}
+    state: Any = {**_STATE, "state": position, "buffer_pos": 4}
+    keys = [_key(seed) for seed in seeds]
+    with _LOCK:
+        for k, key in enumerate(keys):
+            position["key"] = key
+            _PHILOX.state = state
+            drawn = _PHILOX.random_raw(4 * blocks * epochs).reshape(epochs, -1)
+            words[:, k] = drawn[:, :samples]
+    return words
+
+
+def _orders(words: Array) -> Array:
+    """Return the orders of random words, of shape (..., samples), in their memory."""
     words &= ~_ROW
-    words |= np.arange(samples, dtype=np.uint64)
+    words |= np.arange(words.shape[-1], dtype=np.uint64)
     words.sort(axis=-1)
     words &= _ROW
     return words.view(np.int64).astype(np.intp, copy=False)
-
-
-def _order_words(key: Array, block: int, blocks: int) -> Array:
-    # NumPy counts before it draws, so that block 0 belongs to counter 1; and the setter of the
-    # state copies what it is given.
-    counter = np.array([block, 0, 0, 0], np.uint64)
-    state: Any = {**_STATE, "state": {"counter": counter, "key": key}, "buffer_pos": 4}
-    with _LOCK:
-        _PHILOX.state = state
-        words: Array = _PHILOX.random_raw(4 * blocks)
-    return words
 
 
 # Typed: True equals 1, and is no seed.
