@@ -29,7 +29,7 @@ from dnn.training.data import Rows, Samples, checked_samples
 from dnn.training.epoch import EpochInterrupted, TrainingTask
 from dnn.training.epoch_parts import EpochInParts, EpochProgress, Pauses
 from dnn.training.evaluation import task_of
-from dnn.training.history import INTERRUPTED, History
+from dnn.training.history import INTERRUPTED, History, add_epoch
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, NetworkArguments
 from dnn.training.parallel import Scheme, TrainerLike
@@ -275,8 +275,8 @@ class Fit:
 
     Attributes
     ----------
-    class_counts : list of K lists of int
-        Samples of each class; empty where training counts no predictions.
+    class_counts : array of int64, shape (K, classes), optional
+        Samples of each class; None where training counts no predictions.
     histories : list of K History
         Histories of this call alone.
     """
@@ -371,7 +371,7 @@ class Fit:
                     self._validate(active)
                     yield active
                 self._agree(active)
-                staying = tuple(k for k in active if self._goes_on(k))
+                staying = self._staying(active)
             if len(staying) < len(indices) and (staying or ended):
                 states = states_of(networks._network, networks._update)
                 ended |= dict(zip(active, states, strict=True))
@@ -393,10 +393,15 @@ class Fit:
             if reason is not None:
                 self.stop(k, reason)
 
-    def _goes_on(self, k: int) -> bool:
-        history = self.histories[k]
-        done = len(history) >= self.epochs[k]
-        return not done and not history.diverged and history.stopped is None
+    def _staying(self, active: Sequence[int]) -> tuple[int, ...]:
+        """Return the networks that have not ended; all of them have done as many epochs."""
+        done = len(self.histories[active[0]])
+        each = ((k, self.histories[k]) for k in active)
+        return tuple(
+            k
+            for k, history in each
+            if done < self.epochs[k] and not history.diverged and history.stopped is None
+        )
 
     def _orders(self, samples: Samples, active: Sequence[int]) -> Iterator[Rows]:
         """Yield, for each epoch to come, the rows that each network visits, in order."""
@@ -428,17 +433,21 @@ class Fit:
                 self.networks._progress = None
         self._scheme.end_epoch(self.networks._network, self.networks._update)
         took_s = (time.perf_counter() - began) / len(active)
-        tallies = trainer.tallies()
-        for place, (k, loss) in enumerate(zip(active, losses, strict=True)):
-            tally = None if tallies is None else [self.class_counts[k], tallies[place]]
-            for history in (self.histories[k], self.networks._histories[k]):
-                history.add(loss, took_s, trainer.steps, tally, exchange=trainer.exchange())
+        tallies, exchange = trainer.tallies(), trainer.exchange()
+        counted = None
+        if tallies is not None:
+            assert self.class_counts is not None
+            counted = [*np.concatenate((self.class_counts[[*active]], tallies), axis=1)]
+        for histories in (self.histories, self.networks._histories):
+            added = [histories[k] for k in active]
+            add_epoch(added, losses, took_s, trainer.steps, counted, exchange)
         if skipped is not None:
             for k, count in zip(active, (self._skipped_steps() - skipped).tolist(), strict=True):
                 for history in (self.histories[k], self.networks._histories[k]):
                     history.skipped_steps += count
         self._explain(trainer, active, order)
-        self._explain_exchange(active, trainer.exchange() or {})
+        if exchange is not None:
+            self._explain_exchange(active, exchange)
 
     def _explain_exchange(self, active: Sequence[int], exchange: Mapping[str, Any]) -> None:
         """Note gradients that were not finite; stop training unless such steps were left out."""
