@@ -415,7 +415,7 @@ class Fit:
         while True:
             seeds, done = past()
             for order in epoch_orders(samples.count, seeds, done, done + left):
-                yield order if rows is None else rows.reshape(-1).take(order + first)
+                yield order if rows is None else rows.reshape(-1).take(np.add(order, first, order))
                 done += 1
                 if past() != (seeds, done):  # a callback has loaded a checkpoint
                     break
