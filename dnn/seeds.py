@@ -63,7 +63,8 @@ def streams(seeds: Sequence[int], *purpose: str | int) -> Iterator[np.random.Gen
         yield from (stream(seed, *purpose) for seed in seeds)
         return
     for words in _seed_words(seeds, _purpose_words(*purpose)):
-        yield np.random.Generator(np.random.PCG64(_GivenWords(words)))
+        given: Any = _GivenWords(words)  # NumPy's stubs know no other `ISeedSequence` than its own
+        yield np.random.Generator(np.random.PCG64(given))
 
 
 def _check(seed: int) -> None:
@@ -117,7 +118,8 @@ def _seed_words(seeds: Sequence[int], words: Sequence[int]) -> Array:
             mix(word, into)
     put_out = _hash_function(0x8B51F9DD, 0x58F38DED)
     found = np.stack([put_out(pool[place % 4]).astype(np.uint64) for place in range(8)], axis=1)
-    return found[:, ::2] | (found[:, 1::2] << np.uint64(32))
+    state: Array = found[:, ::2] | (found[:, 1::2] << np.uint64(32))
+    return state
 
 
 def _hash_function(constant: int, factor: int) -> Callable[[Array], Array]:
@@ -128,7 +130,8 @@ def _hash_function(constant: int, factor: int) -> Callable[[Array], Array]:
         words = words ^ np.uint32(constant)
         constant = constant * factor & 0xFFFFFFFF
         words *= np.uint32(constant)
-        return words ^ (words >> np.uint32(16))
+        words ^= words >> np.uint32(16)
+        return words
 
     return hashed
 
