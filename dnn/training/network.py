@@ -344,6 +344,12 @@ class Network:
         return () if self.models is None else (self.models,)
 
     @property
+    def size_bytes(self) -> int:
+        """Memory of parameters, gradients, states and plans."""
+        buffers = self.parameters, self.gradients, self.state_buffer
+        return self._arena.size_bytes + sum(buffer.flat.nbytes for buffer in buffers)
+
+    @property
     def classes_to_tally(self) -> int | None:
         """Number of classes whose predictions training counts; None if it counts none."""
         shape, loss = self.output_shape, self.loss

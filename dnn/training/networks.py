@@ -10,14 +10,16 @@ after each epoch.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, Ops
+from dnn.backend.device import free_bytes
 from dnn.errors import ConfigurationError, check_count
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
@@ -31,7 +33,7 @@ from dnn.training.epoch_parts import EpochInParts, EpochProgress, Pauses
 from dnn.training.evaluation import task_of
 from dnn.training.history import INTERRUPTED, History, add_epoch
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, NetworkArguments
+from dnn.training.network import BatchPlan, Network, NetworkArguments
 from dnn.training.parallel import Scheme, TrainerLike
 from dnn.training.state import State, load_states, states_of
 
@@ -47,6 +49,14 @@ BatchSizes = Callable[[int], int]
 def checked_batch_size(given: int | BatchSizes) -> int | BatchSizes:
     """Return a size of batches, at least 1, or a function that gives one for each epoch."""
     return given if callable(given) else check_count("batch_size", given)
+
+
+class _Whole(NamedTuple):
+    """Arrays and plans of all K networks, while some of them are trained in a smaller plan."""
+
+    network: Network
+    update: Update | LossScaling
+    last: tuple[TrainingTask, TrainerLike] | None
 
 
 class Networks:
@@ -182,6 +192,22 @@ class Networks:
         self._network.resize(len(states))
         optimizer = self.optimizer.for_networks(indices)
         self._use(self._scheme.bind(self._network, optimizer))
+        load_states(self._network, self._update, states)
+
+    def _whole(self) -> _Whole | None:
+        """Return what `_return_to` needs; None where there may not be memory for it."""
+        network, scheme = self._network, self._scheme
+        if scheme.communicator is not None:  # whose ranks share the memory of the present plan
+            return None
+        size_bytes = network.size_bytes + sum(x.flat.nbytes for x in self._update.state.values())
+        if network.ops.device != "cpu" and 2 * size_bytes > free_bytes(network.ops.device)[0]:
+            return None
+        return _Whole(copy.copy(network), self._update, self._last)
+
+    def _return_to(self, whole: _Whole, states: Sequence[State]) -> None:
+        """Go on with the plans of all networks, and load their states."""
+        vars(self._network).update(vars(whole.network))
+        self._update, self._last = whole.update, whole.last
         load_states(self._network, self._update, states)
 
     @property
@@ -354,7 +380,7 @@ class Fit:
         networks, indices = self.networks, range(len(self.epochs))
         ended = networks._ended = {}
         networks._overflowed_in = {}
-        active = tuple(indices)
+        active, whole = tuple(indices), None
         while active:
             networks._active = active
             samples = self.training.of_networks(active)
@@ -376,10 +402,15 @@ class Fit:
                 states = states_of(networks._network, networks._update)
                 ended |= dict(zip(active, states, strict=True))
                 if staying:
+                    whole = networks._whole() if len(active) == len(indices) else whole
                     networks._regroup([ended[k] for k in staying], staying)
             active = staying
         if ended:
-            networks._regroup([ended[k] for k in indices], indices)
+            states = [ended[k] for k in indices]
+            if whole is None:
+                networks._regroup(states, indices)
+            else:
+                networks._return_to(whole, states)
         networks._active = tuple(indices)
 
     def stop(self, k: int, reason: str) -> None:
