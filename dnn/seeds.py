@@ -212,6 +212,11 @@ def _keys(seeds: Sequence[int]) -> list[Array]:
     """Return the key of the orders of each seed."""
     if len(seeds) < _MANY:
         return [_key(seed) for seed in seeds]
+    return _many_keys(tuple(seeds))
+
+
+@lru_cache(maxsize=16)
+def _many_keys(seeds: tuple[int, ...]) -> list[Array]:
     return [each.bit_generator.random_raw(2) for each in streams(seeds, "order")]
 
 
