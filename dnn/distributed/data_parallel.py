@@ -224,10 +224,8 @@ class DataParallel(RanksScheme):
             return
         fit.networks._last = None  # another rank may have more samples than before, or fewer
         self._counts[fit.networks._network] = self.communicator.gather_values(fit.training.count)
-        if fit.class_counts:
-            counts = np.array(fit.class_counts)
-            self.communicator.sum(counts)
-            fit.class_counts = counts.tolist()
+        if fit.class_counts is not None:
+            self.communicator.sum(fit.class_counts)
 
     def counts(self, network: Network, count: int) -> list[int]:
         """Return how many samples each rank has, where this rank has `count`."""
@@ -525,7 +523,7 @@ class _PartTrainer(Trainer):
         means: list[float] = sums[: len(losses)].tolist()
         if own is not None:
             counted = sums[len(losses) + 1 :].reshape(len(losses), -1).astype(np.int64)
-            self._all_tallies: list[list[int]] | None = counted.tolist()
+            self._all_tallies: Array | None = counted
         else:
             self._all_tallies = None
         self._report = {"bytes_sent": self._communicator.size * exchange.bytes_sent}
@@ -541,7 +539,7 @@ class _PartTrainer(Trainer):
             self._report["skipped_steps"] = exchange.skipped
         return means
 
-    def tallies(self) -> list[list[int]] | None:
+    def tallies(self) -> Array | None:
         """Return counts of predictions in the last epoch, of all ranks together."""
         return self._all_tallies
 

@@ -208,12 +208,12 @@ class MeshTrainer:
             self._penalty = network.penalty_plan(counts_whole=mesh.shard == 0)
         self._penalties: list[tuple[float, Array]] = []  # for each batch its share and the value
         self._images: Array | None = None
-        self._all_tallies: list[list[int]] | None = None
+        self._all_tallies: Array | None = None
         self._begin_batch(self.batch_size)
         rows = max(1, self._size(0))  # a rank may have no row of a small batch
         self._draws = network.training_plan(rows, 0, self._weighted, False).draws
 
-    def tallies(self) -> list[list[int]] | None:
+    def tallies(self) -> Array | None:
         """Return counts of predictions in the last epoch, of all ranks together."""
         return self._all_tallies
 
@@ -266,7 +266,7 @@ class MeshTrainer:
                 tally = self._ops.to_host(self._tallies).tolist()
         parts = mesh.communicator.gather_values([loss, tally])
         counted = [tally for _, tally in parts if tally is not None]
-        self._all_tallies = [np.sum(counted, axis=0).tolist()] if counted else None
+        self._all_tallies = np.sum([counted], axis=1) if counted else None
         return float(np.add.reduce([loss for loss, _ in parts]))
 
     def _actions_of(self, micro_batches: int) -> Sequence[Action]:

@@ -229,12 +229,8 @@ class BatchRunner:
         self.losses = np.zeros(networks)
         self.rows = 0
         classes = self._network.classes_to_tally
-        self._tallies = None if classes is None else np.zeros((networks, classes + 1), np.int64)
-
-    @property
-    def tallies(self) -> list[list[int]] | None:
-        """Counts of predictions since `begin`, as `Trainer.tallies` returns them."""
-        return None if self._tallies is None else self._tallies.tolist()
+        # Counts of predictions, as `Trainer.tallies` returns them.
+        self.tallies = None if classes is None else np.zeros((networks, classes + 1), np.int64)
 
     def run(self, rows: Array, batch_size: int, seeds: Sequence[int], number: int) -> None:
         """Run some rows in batches.
@@ -257,8 +253,9 @@ class BatchRunner:
         means = trainer.epoch(np.ascontiguousarray(rows), seeds, number)
         self.losses += np.multiply(means, rows.shape[1])
         self.rows += rows.shape[1]
-        if self._tallies is not None:
-            self._tallies += np.array(trainer.tallies())
+        counted = trainer.tallies()
+        if self.tallies is not None and counted is not None:
+            self.tallies += counted
 
 
 class ShardedTrainer:
@@ -298,7 +295,7 @@ class ShardedTrainer:
         self._runner = BatchRunner(network, task._replace(update=ends_with))
         self._totals: EpochTotals | None = None
 
-    def tallies(self) -> list[list[int]] | None:
+    def tallies(self) -> Array | None:
         """Return counts of predictions of all ranks, as `Trainer.tallies` does."""
         return None if self._totals is None else self._totals.tallies
 
@@ -311,14 +308,14 @@ class EpochTotals:
     ----------
     losses : list of K float
         Mean loss of each network over all samples.
-    tallies : list of K lists of int, optional
+    tallies : array of int64, shape (K, classes + 1), optional
         As `Trainer.tallies` gives them.
     facts : list
         The fact that each rank has given.
     """
 
     losses: list[float]
-    tallies: list[list[int]] | None
+    tallies: Array | None
     facts: list[Any]
 
     @classmethod
@@ -326,10 +323,11 @@ class EpochTotals:
         cls, communicator: Communicator, runner: BatchRunner, count: int, fact: Any
     ) -> EpochTotals:
         """Gather results of all ranks on every rank; `count` is the number of all samples."""
-        own = [runner.losses.tolist(), runner.tallies, fact]
+        counts = runner.tallies
+        own = [runner.losses.tolist(), None if counts is None else counts.tolist(), fact]
         losses, tallies, facts = zip(*communicator.gather_values(own), strict=True)
         means = (np.add.reduce(np.array(losses)) / count).tolist()
-        counted = None if tallies[0] is None else np.add.reduce(np.array(tallies)).tolist()
+        counted = None if counts is None else np.add.reduce(np.array(tallies))
         return cls(means, counted, list(facts))
 
 

@@ -172,7 +172,7 @@ class _SimulatedTrainer(ServedTrainer):
         means: list[float] = (self._runner.losses / self.count).tolist()
         return means
 
-    def tallies(self) -> list[list[int]] | None:
+    def tallies(self) -> Array | None:
         """Return counts of predictions of each network, as `Trainer.tallies` does."""
         return self._runner.tallies
 

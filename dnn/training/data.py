@@ -119,17 +119,19 @@ class Samples:
         """Return all targets on the host."""
         return on_host(network, self.y if self.host_y is None else self.host_y)
 
-    def class_counts(self, network: Network) -> list[list[int]]:
-        """Return how many samples of each class each network has; empty without class counts."""
+    def class_counts(self, network: Network) -> Array | None:
+        """Return how many samples of each class each network has, (K, classes), if it counts them.
+
+        The networks count them if they count the predictions of their training.
+        """
         classes = network.classes_to_tally
         if classes is None:
-            return []
+            return None
         labels = self.targets(network)
         labels = labels[None] if self.rows is None else labels[self.rows]
         shifted = labels + classes * np.arange(len(labels))[:, None]
         counts = np.bincount(shifted.ravel(), minlength=classes * len(labels))
-        by_network: list[list[int]] = counts.reshape(-1, classes).tolist()
-        return by_network
+        return counts.reshape(-1, classes)
 
 
 class DeviceData:

@@ -399,17 +399,16 @@ class Trainer:
         guesses = empty(self._ops, plan.target.shape, np.int64)
         return [(self._ops.tally_classes, (plan.outputs, plan.target, guesses, self._tallies))]
 
-    def tallies(self) -> list[list[int]] | None:
+    def tallies(self) -> Array | None:
         """Return counts of predictions of each network in the last epoch, None without counts.
 
-        For each network a list: the predictions of each class, then the number of right
-        predictions. Each batch is predicted before its step.
+        They are of shape (K, classes + 1): the predictions of each class, then the number of right
+        predictions. Each batch is predicted before its step. The next epoch overwrites them.
         """
         if self._tallies is None:
             return None
         tallies: Array = self._ops.to_host(self._tallies)
-        by_model: list[list[int]] = tallies.reshape(-1, tallies.shape[-1]).tolist()
-        return by_model
+        return tallies.reshape(-1, tallies.shape[-1])
 
     def exchange(self) -> dict[str, Any] | None:
         """Return exchange statistics of the last epoch, as in `History.exchange`: None here."""

@@ -56,9 +56,8 @@ class EpochProgress:
         before = self.losses or [0.0] * len(losses)
         self.losses = [sum_ + visited * loss for sum_, loss in zip(before, losses, strict=True)]
         tallies = trainer.tallies()
-        if tallies is not None and self.tallies is not None:
-            tallies = np.add(self.tallies, tallies).tolist()
-        self.tallies = tallies
+        if tallies is not None:
+            self.tallies = (tallies + (self.tallies or 0)).tolist()
         self.exchange = _added(self.exchange, self._of_epoch(trainer.exchange()))
         self.visited += visited
         self.steps += trainer.steps
@@ -170,9 +169,10 @@ class EpochInParts:
         self.steps = progress.steps
         return [loss / self.count for loss in progress.losses]
 
-    def tallies(self) -> list[list[int]] | None:
+    def tallies(self) -> Array | None:
         """Return counts of predictions of the whole epoch, as `Trainer.tallies` does."""
-        return self._progress.tallies
+        tallies = self._progress.tallies
+        return None if tallies is None else np.array(tallies)
 
     def exchange(self) -> dict[str, Any] | None:
         """Return exchange statistics of the whole epoch, as `Trainer.exchange` does."""

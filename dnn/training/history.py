@@ -10,12 +10,35 @@ from typing import Any, Final
 
 import numpy as np
 
+from dnn.backend import Array
 from dnn.metrics import metrics_of_counts
 
-__all__ = ["History"]
+__all__ = ["History", "add_epoch"]
 
 
 INTERRUPTED: Final = "interrupted within an epoch"
+
+
+class _Tallies:
+    """The field `History.tallies`, whose counts become lists when somebody reads them.
+
+    Until then they are rows of arrays: two lists for each epoch of each of K networks would have
+    Python's garbage collector look at all objects again and again.
+    """
+
+    def __get__(self, history: History | None, owner: type | None = None) -> Any:
+        if history is None:  # asked for by `dataclass`: the default
+            return ()
+        found: list[Any] = vars(history)["tallies"]
+        rows: list[Array] = vars(history)["_counted"]
+        for counted in [row.tolist() for row in rows]:
+            classes = len(counted) // 2
+            found.append([counted[:classes], counted[classes:]])
+        rows.clear()
+        return found
+
+    def __set__(self, history: History, tallies: Sequence[Sequence[Sequence[int]]]) -> None:
+        vars(history).update(tallies=[*tallies], _counted=[])
 
 
 @dataclass(repr=False)
@@ -62,7 +85,7 @@ class History:
     steps: int = 0
     diverged: bool = False
     stopped: str | None = None
-    tallies: list[Sequence[Sequence[int]]] = field(default_factory=list)
+    tallies: _Tallies = _Tallies()
     skipped_steps: int = 0
     exchange: list[dict[str, Any]] = field(default_factory=list)
 
@@ -185,14 +208,33 @@ class History:
         exchange : mapping of str to value, optional
             As in `exchange`.
         """
-        self.loss.append(loss)
-        if tally is not None:
-            self.tallies.append(tally)
+        row = None if tally is None else np.array([*tally[0], *tally[1]], np.int64)
+        add_epoch([self], [loss], took_s, steps, None if row is None else [row], exchange)
         if validation is not None:
             self.validation.append(dict(validation))
-        if exchange is not None:
-            self.exchange.append(dict(exchange))
-        self.epoch_times_s.append(took_s)
-        self.steps += steps
-        self.diverged = not math.isfinite(loss)
-        self.stopped = None
+
+
+def add_epoch(
+    histories: Sequence[History],
+    losses: Sequence[float],
+    took_s: float,
+    steps: int,
+    counted: Sequence[Array] | None = None,
+    exchange: Mapping[str, Any] | None = None,
+) -> None:
+    """Append an epoch to the histories of K networks, as `History.add` does to one.
+
+    `counted` are the two lists of each network's tally, as one array.
+    """
+    for history, loss in zip(histories, losses, strict=True):
+        history.loss.append(loss)
+        history.epoch_times_s.append(took_s)
+        history.steps += steps
+        history.diverged = not math.isfinite(loss)
+        history.stopped = None
+    if counted is not None:
+        for history, row in zip(histories, counted, strict=True):
+            vars(history)["_counted"].append(row)
+    if exchange is not None:
+        for history in histories:
+            history.exchange.append(dict(exchange))

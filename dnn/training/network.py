@@ -40,7 +40,7 @@ from dnn.layers.nested import leaves_of
 from dnn.losses import Loss
 from dnn.parameters import FlatBuffer, chosen, segments_of
 from dnn.precision import Precision
-from dnn.seeds import stream
+from dnn.seeds import stream, streams
 from dnn.summaries import LayerSummary, built_copies, summaries_of
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Network:
         """Reset all arrays to their values before the first step, in place: plans stay valid."""
         self._start(self.parameters, self._declared, seeds)
         self._start(self.state_buffer, self._declared_states, seeds)
-        noise_seeds = [stream(each, "noise").integers(2**64, dtype=np.uint64) for each in seeds]
+        noise_seeds = [each.bit_generator.random_raw() for each in streams(seeds, "noise")]
         there = self.states[self._noise.seed.name]
         self.ops.load(np.array(noise_seeds, np.uint64).reshape(there.shape), there)
         step = self.states[self._noise.step.name]
@@ -315,10 +315,12 @@ class Network:
                 generator = stream(seeds[0], "initialise", node.name)
                 self.ops.load(parameter.initializer(generator, array.shape, self.dtype), array)
                 continue
-            parts = [array] if self.models is None else [array[k, ...] for k in range(len(seeds))]
-            for seed, part in zip(seeds, parts, strict=True):
-                generator = stream(seed, "initialise", node.name)
-                self.ops.load(parameter.initializer(generator, node.shape, self.dtype), part)
+            drawn = [
+                parameter.initializer(generator, node.shape, self.dtype)
+                for generator in streams(seeds, "initialise", node.name)
+            ]
+            # One load for all: a load takes longer than to draw the values of a small network.
+            self.ops.load(drawn[0] if self.models is None else np.array(drawn), array)
 
     def outputs(self, x: Node) -> Node:
         """Return the outputs of the layers of this rank for an input, as a node of a graph."""
@@ -342,6 +344,12 @@ class Network:
     def leading(self) -> Shape:
         """Leading axes of arrays of K networks: (K,), or () for a single network."""
         return () if self.models is None else (self.models,)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of parameters, gradients, states and plans."""
+        buffers = self.parameters, self.gradients, self.state_buffer
+        return self._arena.size_bytes + sum(buffer.flat.nbytes for buffer in buffers)
 
     @property
     def classes_to_tally(self) -> int | None:

@@ -10,14 +10,16 @@ after each epoch.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, Ops
+from dnn.backend.device import free_bytes
 from dnn.errors import ConfigurationError, check_count
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
@@ -29,9 +31,9 @@ from dnn.training.data import Rows, Samples, checked_samples
 from dnn.training.epoch import EpochInterrupted, TrainingTask
 from dnn.training.epoch_parts import EpochInParts, EpochProgress, Pauses
 from dnn.training.evaluation import task_of
-from dnn.training.history import INTERRUPTED, History
+from dnn.training.history import INTERRUPTED, History, add_epoch
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, NetworkArguments
+from dnn.training.network import BatchPlan, Network, NetworkArguments
 from dnn.training.parallel import Scheme, TrainerLike
 from dnn.training.state import State, load_states, states_of
 
@@ -47,6 +49,14 @@ BatchSizes = Callable[[int], int]
 def checked_batch_size(given: int | BatchSizes) -> int | BatchSizes:
     """Return a size of batches, at least 1, or a function that gives one for each epoch."""
     return given if callable(given) else check_count("batch_size", given)
+
+
+class _Whole(NamedTuple):
+    """Arrays and plans of all K networks, while some of them are trained in a smaller plan."""
+
+    network: Network
+    update: Update | LossScaling
+    last: tuple[TrainingTask, TrainerLike] | None
 
 
 class Networks:
@@ -184,6 +194,22 @@ class Networks:
         self._use(self._scheme.bind(self._network, optimizer))
         load_states(self._network, self._update, states)
 
+    def _whole(self) -> _Whole | None:
+        """Return what `_return_to` needs; None where there may not be memory for it."""
+        network, scheme = self._network, self._scheme
+        if scheme.communicator is not None:  # whose ranks share the memory of the present plan
+            return None
+        size_bytes = network.size_bytes + sum(x.flat.nbytes for x in self._update.state.values())
+        if network.ops.device != "cpu" and 2 * size_bytes > free_bytes(network.ops.device)[0]:
+            return None
+        return _Whole(copy.copy(network), self._update, self._last)
+
+    def _return_to(self, whole: _Whole, states: Sequence[State]) -> None:
+        """Go on with the plans of all networks, and load their states."""
+        vars(self._network).update(vars(whole.network))
+        self._update, self._last = whole.update, whole.last
+        load_states(self._network, self._update, states)
+
     @property
     def parameters(self) -> Mapping[str, Tensor]:
         """Every parameter by name, as a tensor of the network's own memory.
@@ -275,8 +301,8 @@ class Fit:
 
     Attributes
     ----------
-    class_counts : list of K lists of int
-        Samples of each class; empty where training counts no predictions.
+    class_counts : array of int64, shape (K, classes), optional
+        Samples of each class; None where training counts no predictions.
     histories : list of K History
         Histories of this call alone.
     """
@@ -354,7 +380,7 @@ class Fit:
         networks, indices = self.networks, range(len(self.epochs))
         ended = networks._ended = {}
         networks._overflowed_in = {}
-        active = tuple(indices)
+        active, whole = tuple(indices), None
         while active:
             networks._active = active
             samples = self.training.of_networks(active)
@@ -371,15 +397,20 @@ class Fit:
                     self._validate(active)
                     yield active
                 self._agree(active)
-                staying = tuple(k for k in active if self._goes_on(k))
+                staying = self._staying(active)
             if len(staying) < len(indices) and (staying or ended):
                 states = states_of(networks._network, networks._update)
                 ended |= dict(zip(active, states, strict=True))
                 if staying:
+                    whole = networks._whole() if len(active) == len(indices) else whole
                     networks._regroup([ended[k] for k in staying], staying)
             active = staying
         if ended:
-            networks._regroup([ended[k] for k in indices], indices)
+            states = [ended[k] for k in indices]
+            if whole is None:
+                networks._regroup(states, indices)
+            else:
+                networks._return_to(whole, states)
         networks._active = tuple(indices)
 
     def stop(self, k: int, reason: str) -> None:
@@ -393,10 +424,15 @@ class Fit:
             if reason is not None:
                 self.stop(k, reason)
 
-    def _goes_on(self, k: int) -> bool:
-        history = self.histories[k]
-        done = len(history) >= self.epochs[k]
-        return not done and not history.diverged and history.stopped is None
+    def _staying(self, active: Sequence[int]) -> tuple[int, ...]:
+        """Return the networks that have not ended; all of them have done as many epochs."""
+        done = len(self.histories[active[0]])
+        each = ((k, self.histories[k]) for k in active)
+        return tuple(
+            k
+            for k, history in each
+            if done < self.epochs[k] and not history.diverged and history.stopped is None
+        )
 
     def _orders(self, samples: Samples, active: Sequence[int]) -> Iterator[Rows]:
         """Yield, for each epoch to come, the rows that each network visits, in order."""
@@ -410,7 +446,7 @@ class Fit:
         while True:
             seeds, done = past()
             for order in epoch_orders(samples.count, seeds, done, done + left):
-                yield order if rows is None else rows.reshape(-1).take(order + first)
+                yield order if rows is None else rows.reshape(-1).take(np.add(order, first, order))
                 done += 1
                 if past() != (seeds, done):  # a callback has loaded a checkpoint
                     break
@@ -428,17 +464,21 @@ class Fit:
                 self.networks._progress = None
         self._scheme.end_epoch(self.networks._network, self.networks._update)
         took_s = (time.perf_counter() - began) / len(active)
-        tallies = trainer.tallies()
-        for place, (k, loss) in enumerate(zip(active, losses, strict=True)):
-            tally = None if tallies is None else [self.class_counts[k], tallies[place]]
-            for history in (self.histories[k], self.networks._histories[k]):
-                history.add(loss, took_s, trainer.steps, tally, exchange=trainer.exchange())
+        tallies, exchange = trainer.tallies(), trainer.exchange()
+        counted = None
+        if tallies is not None:
+            assert self.class_counts is not None
+            counted = [*np.concatenate((self.class_counts[[*active]], tallies), axis=1)]
+        for histories in (self.histories, self.networks._histories):
+            added = [histories[k] for k in active]
+            add_epoch(added, losses, took_s, trainer.steps, counted, exchange)
         if skipped is not None:
             for k, count in zip(active, (self._skipped_steps() - skipped).tolist(), strict=True):
                 for history in (self.histories[k], self.networks._histories[k]):
                     history.skipped_steps += count
         self._explain(trainer, active, order)
-        self._explain_exchange(active, trainer.exchange() or {})
+        if exchange is not None:
+            self._explain_exchange(active, exchange)
 
     def _explain_exchange(self, active: Sequence[int], exchange: Mapping[str, Any]) -> None:
         """Note gradients that were not finite; stop training unless such steps were left out."""

@@ -39,7 +39,7 @@ class TrainerLike(Protocol):
         """Visit every sample once; return the mean loss of each of K networks."""
         ...
 
-    def tallies(self) -> list[list[int]] | None:
+    def tallies(self) -> Array | None:
         """Return counts of predictions of each network in the last epoch, None without counts."""
         ...
 

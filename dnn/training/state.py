@@ -65,10 +65,12 @@ def weights_of_each(network: Network, update: Update | LossScaling) -> dict[str,
 
 def states_of(network: Network, update: Update | LossScaling) -> list[State]:
     """Return a copy of all that training changes in each of K networks."""
-    to_host, named = network.ops.to_host, [*_named(network, update)]
+    # One transfer for all networks: of a small array it takes longer than to copy K on the host.
+    to_host = network.ops.to_host
+    named = [(name, to_host(x), differs) for name, x, differs in _named(network, update)]
     return [
         State(
-            {name: to_host(x[k, ...] if differs else x).copy() for name, x, differs in named},
+            {name: (x[k, ...] if differs else x).copy() for name, x, differs in named},
             update.steps_done,
         )
         for k in range(network.models or 1)

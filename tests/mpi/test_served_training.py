@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_ranks_train_one_network(name: str, alone: NeuralNetwork) -> None:
         return
     communicator = communicator_of(COMM, timeout_s=30)
     model = trained(SCHEMES[name](communicator))
-    history = vars(model.history) | {"epoch_times_s": None}
+    history = asdict(model.history) | {"epoch_times_s": None}
     arrays = {name: np.array(each).tolist() for name, each in model.trained_arrays().items()}
     facts = communicator.gather_values([history, arrays])
     assert all(each == facts[0] for each in facts)

@@ -349,8 +349,9 @@ class CudaOps(Ops):
         if type(out) is np.ndarray:  # on the host, as in `to_host`
             np.copyto(out, x, casting="unsafe")
             return
+        x = x if x.shape == out.shape else np.broadcast_to(x, out.shape)
         # Not `ascontiguousarray`: it would add an axis to an array without axes.
-        host = np.array(np.broadcast_to(x, out.shape), out.dtype, order="C")
+        host = np.array(x, out.dtype, order="C")
         if out.flags.c_contiguous:
             with self.launcher.gpu:
                 out.set(host)  # type: ignore[attr-defined]

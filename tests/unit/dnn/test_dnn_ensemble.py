@@ -503,3 +503,22 @@ def test_each_network_ends_by_itself_and_keeps_its_best_epoch(kind, device):
     assert any(own.best_epoch + 1 < len(done) for own, done in zip(rules, histories, strict=True))
     with pytest.raises(ConfigurationError, match="early_stopping: 1 for 4 networks"):
         networks.fit(X, LABELS, early_stopping=[rule()])
+
+
+def test_plans_outlast_a_fit_in_which_some_networks_end_early(monkeypatch):
+    compiled = []
+
+    class Counted(dnn.training.network.Plan):
+        def __init__(self, *arguments):
+            compiled.append(1)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(dnn.training.network, "Plan", Counted)
+    networks = dnn.Ensemble(dnn.mlp(6, [4], 3), seeds=[1, 2, 3])
+    counts = []
+    for _ in range(3):
+        networks.restart([4, 5, 6])
+        networks.fit(X, LABELS, epochs=[3, 1, 2], batch_size=len(X))
+        networks.evaluate(X, LABELS)
+        counts.append(len(compiled))
+    assert counts == [4, 6, 8]  # of three, two and one network and to evaluate; then of two and one

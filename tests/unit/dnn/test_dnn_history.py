@@ -1,5 +1,9 @@
 """What a history says of training: accuracy without a validation set, and how it prints."""
 
+import copy
+import dataclasses
+import pickle
+
 import numpy as np
 import pytest
 
@@ -76,6 +80,28 @@ def test_callbacks_watch_it():
         network(1, "mean_squared_error").fit(
             X, X[:, 0], callbacks=[dnn.EarlyStopping("mcc", patience=2)]
         )
+
+
+def test_counts_are_lists_whenever_they_are_read():
+    model = network()
+    seen, epochs = [], []
+
+    class Reader(dnn.Callback):
+        def on_epoch_end(self, epoch):
+            seen.append(epoch.history.tallies if len(epoch.history) > 1 else None)
+            epochs.append(len(model.history.tallies))
+
+    history = model.fit(X, Y, epochs=3, callbacks=[Reader()])
+    kept = copy.deepcopy(history), pickle.loads(pickle.dumps(history))  # before they are read
+    assert epochs == [1, 2, 3]
+    assert seen == [None, history.tallies, history.tallies]
+    assert kept == (history, history)
+    of_class = np.bincount(Y).tolist()
+    assert [[of_class, tally[1]] for tally in history.tallies] == history.tallies
+    assert all(type(n) is int for tally in history.tallies for part in tally for n in part)
+    assert History(**dataclasses.asdict(model.history)) == model.history == history
+    model.fit(X, Y)
+    assert (len(history.tallies), len(model.history.tallies)) == (3, 4)
 
 
 def test_histories_print_in_a_line():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dnn.errors import ConfigurationError
-from dnn.seeds import epoch_order, epoch_orders, stream
+from dnn.seeds import epoch_order, epoch_orders, stream, streams
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,24 @@ def test_a_stream_is_that_of_numpy_from_the_seed_and_a_digest(seed: int) -> None
     assert stream(np.int64(seed % 2**62), "x").random() == stream(seed % 2**62, "x").random()
 
 
+@pytest.mark.parametrize("purpose", [(), ("order",), ("initialise", "output.weight"), ("x", 3)])
+@pytest.mark.parametrize("more", [[], [2**32], [2**70]])
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_streams_of_many_seeds_are_those_of_each(
+    count: int, more: list[int], purpose: tuple[str | int, ...]
+) -> None:
+    drawn = np.random.default_rng(1).integers(2**32, size=count).tolist()
+    seeds = [0, 1, 2**32 - 1, np.int64(5), *more, *drawn]
+    together = [each.bit_generator.state for each in streams(seeds, *purpose)]
+    assert together == [stream(seed, *purpose).bit_generator.state for seed in seeds]
+
+
 @pytest.mark.parametrize("seed", [-1, 1.0, True, "1"])
 def test_what_is_no_seed(seed: object) -> None:
     with pytest.raises(ConfigurationError, match="seed"):
         stream(seed)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="seed"):
+        next(streams([*range(100), seed]))  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32, 2**70 + 5])
@@ -75,6 +89,8 @@ def test_orders_stay_the_same_from_version_to_version() -> None:
 def test_orders_of_many_networks_and_epochs_are_those_of_each() -> None:
     samples, seeds = 300, [3, 2**33, 5, 3, *range(100, 180)]
     drawn = list(epoch_orders(samples, seeds, 2, 13))  # more than are drawn at a time
+    many = epoch_orders(samples, [*range(1000)], 2, 13)
+    assert [orders[105].tolist() for orders in many] == [orders[9].tolist() for orders in drawn]
     assert len(drawn) == 11
     for epoch, orders in enumerate(drawn, 2):
         assert orders.shape == (len(seeds), samples)

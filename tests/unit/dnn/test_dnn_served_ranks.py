@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def trained(model: NeuralNetwork, epochs: int = 3, **options: Any) -> dict[str, 
     options = {"batch_size": 12, "progress": False, "validation": (X[:20], Y[:20]), **options}
     history = model.fit(X, Y, epochs=epochs, **options)
     arrays = {name: np.array(each) for name, each in model.trained_arrays().items()}
-    return {"facts": vars(history) | {"epoch_times_s": None}, "arrays": arrays, "model": model}
+    return {"facts": asdict(history) | {"epoch_times_s": None}, "arrays": arrays, "model": model}
 
 
 def assert_equal(results: list[dict[str, Any]], kinds: tuple[str, ...] = ("",)) -> None:
