@@ -55,13 +55,14 @@ class Choice:
     @property
     def name(self) -> str:
         """What is chosen, in words, without the reasons."""
-        rule = self.rule
-        parts = [
-            str(self.strategy["name"]),
-            "" if rule is None else f"halving by {rule['reduction']} from step {rule['min_steps']}",
-            "" if self.cohort == 1 else f"narrow networks in cohorts of {self.cohort}",
-        ]
-        text = ", ".join(filter(None, parts))
+        parts = [str(self.strategy["name"])]
+        if self.rule is not None:
+            first, by = self.rule["min_steps"], self.rule["reduction"]
+            rungs = ", ".join(str(first * by**place) for place in range(3))
+            parts.append(f"{self.rule['rule']} (after epochs {rungs}, ... 1 of {by} goes on)")
+        if self.cohort > 1:
+            parts.append(f"narrow networks {self.cohort} of one structure at a time")
+        text = ", ".join(parts)
         return f"a grid if it fits into the time, else {text}" if self.may_be_grid else text
 
     def __str__(self) -> str:
@@ -136,11 +137,11 @@ def _beyond(space: Space, points: int | None, limits: Limits) -> str:
     """Return why a grid is not what is wanted, or that it is not known yet."""
     if points is None:
         more = f" and {len(space.endless) - 1} more" if len(space.endless) > 1 else ""
-        return f"{space.endless[0]}{more} can be any number of a range"
+        return f"no grid, as {space.endless[0]}{more} can be any number of a range"
     if limits.trials is not None and points > limits.trials:
-        return f"{points:,} points are more than {limits.trials:,} trials"
+        return f"no grid, as its {points:,} points are more than {limits.trials:,} trials"
     if points > MOST_COUNTED:
-        return f"{points:,} points are too many for a time"
+        return f"no grid, as its {points:,} points are too many for a time"
     return f"how many of {points:,} points fit into the time is known from the first trials"
 
 

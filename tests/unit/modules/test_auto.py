@@ -145,9 +145,14 @@ def test_a_function_of_ones_own_is_searched_without_a_rule(sweep: Sweep) -> None
     done = sweep.run({"space": WIDE, "trials": 24, "seed": 1}, trainers=2, train="steps")
     assert {record["state"] for record in sweep.records} == {"finished"}
     notes = [one for one in done.records if one["event"] == "ResultsShown"][-1]["notes"]
-    assert any(note.startswith("strategy, as chosen: tpe: x can be any number") for note in notes)
+    assert any(
+        note.startswith("strategy, as chosen: tpe: no grid, as x can be any number")
+        for note in notes
+    )
     declared = [one for one in done.records if one["event"] == "ResultsDeclared"][-1]
-    assert declared["facts"]["strategy"].startswith("tpe: x can be any number of a range")
+    assert declared["facts"]["strategy"].startswith(
+        "tpe: no grid, as x can be any number of a range"
+    )
     best = max(record["metrics"]["score"] for record in sweep.records)
     assert done.returned["score"] == best > 70
 
@@ -182,4 +187,4 @@ def test_a_preview_says_what_would_be_chosen() -> None:
         return preview_sweep(Options.model_validate(table), Path()).strategy
 
     assert shown(space={"a": [1, 2]}) == "grid"
-    assert shown(space=WIDE, trials=9).startswith("auto: tpe: x can be any number")
+    assert shown(space=WIDE, trials=9).startswith("auto: tpe: no grid, as x can be any number")
