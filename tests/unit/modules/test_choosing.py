@@ -56,10 +56,22 @@ def chosen(table: dict[str, Any], limits: Limits, **more: Any) -> str:
             "tpe",
         ),
         # Tiny budgets, other reports, several objectives.
-        ({"learning_rate": RATE}, Limits(trials=29), {"trainer": TRAINER}, "tpe"),
+        ({"learning_rate": RATE}, Limits(trials=299), {"trainer": TRAINER}, "tpe"),
         (
             {"learning_rate": RATE},
-            Limits(trials=30),
+            Limits(trials=300),
+            {"trainer": TRAINER},
+            HALVED,
+        ),
+        (
+            {"learning_rate": RATE},
+            Limits(trials=30, has_time=True),
+            {"trainer": TRAINER},
+            f"{HALVED}, unless there is time for all trials",
+        ),
+        (
+            {"learning_rate": RATE},
+            Limits(trials=30, has_time=True, deterministic=True),
             {"trainer": TRAINER},
             HALVED,
         ),
