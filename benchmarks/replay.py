@@ -222,10 +222,12 @@ def chosen(only: str, quick: bool) -> list[tuple[str, Policy]]:
     names: set[str] = set()
     rows = []
     for group, (base, policies) in POLICIES.items():
-        for policy in (base, *policies):
-            wanted = only.lower() in f"{group}: {policy.name}".lower() or policy == base
-            wanted &= not quick or policy in (TODAY, RAY_RANDOM, RAY, DRAWN, TAUGHT, FUSED_TAUGHT)
-            if wanted and policy.name not in names:
+        wanted = [each for each in policies if only.lower() in f"{group}: {each.name}".lower()]
+        if quick:
+            quick_ones = (TODAY, RAY_RANDOM, RAY, DRAWN, TAUGHT, FUSED_TAUGHT)
+            wanted = [each for each in wanted if each in quick_ones]
+        for policy in [base, *wanted] if wanted else []:
+            if policy.name not in names:
                 names.add(policy.name)
                 rows.append((group, policy))
     return rows
