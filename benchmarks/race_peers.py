@@ -111,7 +111,7 @@ class Log:
 # -- Optuna ---------------------------------------------------------------------------------------
 
 
-def optuna_worker(file: str, seed: int, seconds: float, folder: str, number: int) -> None:
+def optuna_worker(file: str, seed: int, end_s: float, folder: str, number: int) -> None:
     """Be one of the processes of a study: TPE, told of trials under way, and Hyperband."""
     import warnings
 
@@ -150,25 +150,27 @@ def optuna_worker(file: str, seed: int, seconds: float, folder: str, number: int
                 raise optuna.TrialPruned
         return val
 
-    study.optimize(objective, timeout=seconds)
+    study.optimize(objective, timeout=max(end_s - time.time(), 0.0))
 
 
 def optuna_search(file: str, seed: int, seconds: float, folder: str) -> None:
-    """Run a study in two processes."""
+    """Run a study in two processes, whose trials under way end with the time."""
     import multiprocessing
 
     spawn = multiprocessing.get_context("spawn")
-    left = seconds - (time.time() - BEGAN_S)
+    end_s = BEGAN_S + seconds
     workers = [
-        spawn.Process(target=optuna_worker, args=(file, seed, left, folder, number))
+        spawn.Process(target=optuna_worker, args=(file, seed, end_s, folder, number))
         for number in range(WORKERS)
     ]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join()
+        worker.join(max(end_s - time.time(), 0.0))
         if worker.exitcode:
             raise SystemExit(worker.exitcode)
+    for worker in workers:
+        worker.terminate()
 
 
 # -- Ray Tune -------------------------------------------------------------------------------------

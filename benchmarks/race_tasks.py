@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 STANDARDISED: Final = {"digits": "columns", "table": "columns", "mnist": "one scale"}
 """The tasks of the race, and how their samples are scaled."""
 _IMAGES: Final = 10_000
@@ -15,6 +13,7 @@ _IMAGES: Final = 10_000
 
 def raw(name: str) -> tuple[Any, Any]:
     """Return all samples of a task and their classes."""
+    import numpy as np
     from sklearn.datasets import load_digits, make_classification
 
     if name == "digits":
@@ -39,6 +38,8 @@ def write(name: str, folder: Path, mnist: Path) -> tuple[Path, Path]:
     The first has the rows that diel is given, unscaled, which it splits itself; the second the
     same split, scaled the same, and the rows of the test, also unscaled, by the name ``raw_test``.
     """
+    import numpy as np
+
     import dnn
     from dnn import Dataset
     from modules.trainer_data import load_split
@@ -73,6 +74,7 @@ def split(name: str, most: int | None = None) -> dict[str, Any]:
 
     A fifth is for the test, a fifth of the rest for validation; `most` cuts the training rows.
     """
+    import numpy as np
     from sklearn.model_selection import train_test_split
 
     x, y = raw(name)

@@ -43,6 +43,7 @@ TAUGHT = replace(TODAY, name="tpe of modules, told curves", model="ours:tpe", to
 FUSED_TAUGHT = replace(
     FUSED, name="tpe, alike 8", model="ours:tpe", told="curve", cohort=8, alike=True
 )
+COUNTED = replace(FUSED_TAUGHT, name="tpe, 30 trials", trials=30)
 
 POLICIES: dict[str, tuple[Policy, list[Policy]]] = {
     # group: what its policies are compared with, and they
@@ -128,6 +129,14 @@ POLICIES: dict[str, tuple[Policy, list[Policy]]] = {
             for by, top in ((3, 9), (2, 16), (2, 8), (4, 16))
         ],
     ),
+    "a number of trials": (
+        COUNTED,
+        [
+            replace(COUNTED, name=f"tpe, {count} trials{text}", rule=rule, trials=count)
+            for count in (30, 60, 120, 300)
+            for rule, text in (("rungs", ""), ("none", ", no rule"))
+        ],
+    ),
     "cohorts in plans, rungs": (
         DRAWN,
         [
@@ -144,13 +153,17 @@ def curves_of(task: str) -> Curves:
     return Curves(task)
 
 
+def times_of(until: float) -> list[float]:
+    """Return when a search is looked at that goes on until a time."""
+    return [*(time for time in TIMES if time < until), until]
+
+
 def simulate(task: str, policy: Policy, seed: int, until: float, snaps: bool) -> dict[str, Any]:
     """Run one search; return what it has to show at each time."""
     sys.path.append(str(REPOSITORY))
     curves = curves_of(task)
     found = Search(policy, curves, seed, snaps=snaps).run(until)
-    times = [time for time in TIMES if time <= until]
-    bests = [best_at(found, time) for time in times]
+    bests = [best_at(found, time) for time in times_of(until)]
     return {
         "val": [val for val, _ in bests],
         "test": [test for _, test in bests],
@@ -209,10 +222,12 @@ def chosen(only: str, quick: bool) -> list[tuple[str, Policy]]:
     names: set[str] = set()
     rows = []
     for group, (base, policies) in POLICIES.items():
-        for policy in (base, *policies):
-            wanted = only.lower() in f"{group}: {policy.name}".lower() or policy == base
-            wanted &= not quick or policy in (TODAY, RAY_RANDOM, RAY, DRAWN, TAUGHT, FUSED_TAUGHT)
-            if wanted and policy.name not in names:
+        wanted = [each for each in policies if only.lower() in f"{group}: {each.name}".lower()]
+        if quick:
+            quick_ones = (TODAY, RAY_RANDOM, RAY, DRAWN, TAUGHT, FUSED_TAUGHT)
+            wanted = [each for each in wanted if each in quick_ones]
+        for policy in [base, *wanted] if wanted else []:
+            if policy.name not in names:
                 names.add(policy.name)
                 rows.append((group, policy))
     return rows
@@ -238,7 +253,7 @@ def main() -> None:
             f"\n{task}: {len(curves)} points, best validation accuracy "
             f"{100 * curves.val[:, -1].max():.2f}, a unit is {curves.unit_s:.2f} s"
         )
-        head = "".join(f"{f'at {time:g}':>16s}" for time in TIMES if time <= until)
+        head = "".join(f"{f'at {time:g}':>16s}" for time in times_of(until))
         print(f"{'policy':44s}{head}  over the time, gain on the base, finished/begun")
         with ProcessPoolExecutor(given.processes) as pool:
             results: dict[str, list[dict[str, Any]]] = {}

@@ -47,6 +47,8 @@ class Policy:
     """Trials of a lease."""
     alike: bool = False
     """Whether the networks of a lease have one structure."""
+    trials: float = math.inf
+    """How many trials begin at most."""
     engine: str = "ours"
     """Whose epochs are counted: ``ours`` or ``torch``."""
 
@@ -149,14 +151,15 @@ class Search:
             self._now_s, _, worker = heapq.heappop(clock)
             if self._now_s > most_units * self._curves.unit_s:
                 break
-            heapq.heappush(clock, (self._now_s + next(worker), next(order), worker))
+            if (taken_s := next(worker, None)) is not None:
+                heapq.heappush(clock, (self._now_s + taken_s, next(order), worker))
         return self.found
 
     # -- workers: each yields seconds of training -------------------------------------------------
 
     def _singles(self) -> Iterator[float]:
         """Train one trial after the other, judged at each report."""
-        while True:
+        while self._may_begin:
             trial = self._taken()
             for before, step in itertools.pairwise([0, *self._rungs]):
                 yield (step - before) * self._epoch_s(trial, 1)
@@ -197,7 +200,7 @@ class Search:
 
     def _cohorts(self) -> Iterator[float]:
         """Train leases: all their networks to a rung, those of a structure at once, then judge."""
-        while True:
+        while self._may_begin:
             active = self._lease()
             for before, step in itertools.pairwise([0, *self._rungs]):
                 groups: dict[tuple[int, ...], list[Trial]] = {}
@@ -235,7 +238,12 @@ class Search:
     def _lease(self) -> list[Trial]:
         first = self._taken()
         like = first.point if self._policy.alike else None
-        return [first, *(self._taken(like) for _ in range(self._policy.cohort - 1))]
+        count = int(min(self._policy.cohort - 1, self._policy.trials - self.found.begun))
+        return [first, *(self._taken(like) for _ in range(count))]
+
+    @property
+    def _may_begin(self) -> bool:
+        return self.found.begun < self._policy.trials
 
     # -- trials -----------------------------------------------------------------------------------
 

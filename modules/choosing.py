@@ -1,7 +1,8 @@
 """What ``strategy = "auto"`` stands for, by the space, the limits and the trainer of a sweep.
 
 A pure function of what the workflow file says, so a sweep that is resumed comes to the same choice.
-One thing is left to the first trials: whether a grid fits into the time (`strategies.auto`).
+One thing is left to the first trials: whether a grid fits into the time, or all trials that a file
+allows, each trained to its end (`strategies.auto`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from .strategies import MOST_COUNTED
 AUTO: Final = "auto"
 _COHORT: Final = 8
 """Of 4, 8 and 16 networks of one structure the best in the replays of docs/performance.md."""
-_FEW: Final = 30
-"""Of fewer trials each is trained to its end, where no time ends the sweep: a rule saves time, but
-leaves too few that have ended."""
+_FEW: Final = 300
+"""Of fewer trials each is trained to its end, where no time ends the sweep: a rule saves most of
+that time, but what is found is worse, by points in the replays of docs/performance.md."""
 _RULE: Final = {"rule": "halving", "min_steps": 1, "reduction": 3}
 _FEWEST_EPOCHS: Final = 3
 """With fewer a rung saves nothing."""
@@ -51,17 +52,21 @@ class Choice:
     """So many trials in a row have networks of one structure, where these are narrow."""
     may_be_grid: bool = False
     """Whether it begins as a grid, which it stays if that fits into the time."""
+    may_spare: bool = False
+    """Whether no trial is stopped early at first, and none at all if there is time for all."""
 
     @property
     def name(self) -> str:
         """What is chosen, in words, without the reasons."""
-        rule = self.rule
-        parts = [
-            str(self.strategy["name"]),
-            "" if rule is None else f"halving by {rule['reduction']} from step {rule['min_steps']}",
-            "" if self.cohort == 1 else f"narrow networks in cohorts of {self.cohort}",
-        ]
-        text = ", ".join(filter(None, parts))
+        parts = [str(self.strategy["name"])]
+        if self.rule is not None:
+            first, by = self.rule["min_steps"], self.rule["reduction"]
+            rungs = ", ".join(str(first * by**place) for place in range(3))
+            parts.append(f"{self.rule['rule']} (after epochs {rungs}, ... 1 of {by} goes on)")
+            parts[-1] += ", unless there is time for all trials" if self.may_spare else ""
+        if self.cohort > 1:
+            parts.append(f"narrow networks {self.cohort} of one structure at a time")
+        text = ", ".join(parts)
         return f"a grid if it fits into the time, else {text}" if self.may_be_grid else text
 
     def __str__(self) -> str:
@@ -117,7 +122,8 @@ def choose(
     )
     why = "; ".join(filter(None, (reason, about_rule)))
     cohort = _COHORT if is_in_cohorts else 1
-    return Choice({"name": "tpe"}, why, rule, cohort, may_be_grid)
+    may_spare = rule is not None and limits.trials is not None and is_measured and not may_be_grid
+    return Choice({"name": "tpe"}, why, rule, cohort, may_be_grid, may_spare)
 
 
 def _method(trainer: Mapping[str, Any] | None) -> str:
@@ -136,11 +142,11 @@ def _beyond(space: Space, points: int | None, limits: Limits) -> str:
     """Return why a grid is not what is wanted, or that it is not known yet."""
     if points is None:
         more = f" and {len(space.endless) - 1} more" if len(space.endless) > 1 else ""
-        return f"{space.endless[0]}{more} can be any number of a range"
+        return f"no grid, as {space.endless[0]}{more} can be any number of a range"
     if limits.trials is not None and points > limits.trials:
-        return f"{points:,} points are more than {limits.trials:,} trials"
+        return f"no grid, as its {points:,} points are more than {limits.trials:,} trials"
     if points > MOST_COUNTED:
-        return f"{points:,} points are too many for a time"
+        return f"no grid, as its {points:,} points are too many for a time"
     return f"how many of {points:,} points fit into the time is known from the first trials"
 
 

@@ -175,9 +175,14 @@ class Search:
         self._auto: Auto | None = None
         if choice is not None and not getattr(self._own_strategy, "is_stateless", False):
             room = Until(None, None, until.time_s, until.core_s).left_s(0.0, 0.0, ranks) or 0.0
-            spares = options.early_stopping is None
             self._own_strategy = self._auto = Auto(
-                *(self.space, options.seed, table, choice.may_be_grid, room * trainers, spares)
+                self.space,
+                options.seed,
+                table,
+                choice.may_be_grid,
+                room * trainers,
+                spares=options.early_stopping is None,
+                trials=options.trials if choice.may_spare else None,
             )
         self.strategy: Strategy = with_rule(
             self._own_strategy,
@@ -238,9 +243,15 @@ class Search:
         measured = "" if self._auto is None else self._auto.measured
         if not measured:
             return str(self.choice)
-        if self._auto is not None and self._auto.is_grid:
+        assert self._auto is not None
+        if self._auto.is_grid:
             return measured
-        return str(replace(self.choice, may_be_grid=False, why=measured))
+        choice = replace(self.choice, may_be_grid=False, may_spare=False, why=measured)
+        if self.choice.may_spare:
+            choice = replace(choice, why=f"{self.choice.why}; {measured}")
+        if self._auto.lets_all_finish:
+            choice = replace(choice, rule=None)
+        return str(choice)
 
     @property
     def is_chosen(self) -> bool:

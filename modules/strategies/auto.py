@@ -15,8 +15,7 @@ _MEASURED_S: Final = 1.0
 _SHARE_MEASURED: Final = 0.05
 """Or this part of all the time that there is."""
 _SLACK: Final = 2.0
-"""A grid fits if there is time for so many times its points: its first ones may be the quick ones.
-"""
+"""All fit if there is time for so many times as many: the first ones may be the quick ones."""
 
 
 @strategy("auto")
@@ -35,11 +34,14 @@ class Auto:
         How long all trials may take, of all trainers together.
     spares : bool
         Whether no trial is stopped early as long as it is a grid.
+    trials : int, optional
+        How many trials there are at most: if they fit, none is stopped early either.
 
     Notes
     -----
     A sweep that is resumed decides by the same trials, in the order of the ledger. If there is less
-    time by then, on fewer ranks, a grid may become a search; a search never becomes a grid again.
+    time by then, on fewer ranks, a grid may become a search, and trials may be stopped early; a
+    search never becomes a grid again.
     """
 
     is_without_repeats = True
@@ -52,10 +54,13 @@ class Auto:
         may_be_grid: bool = False,
         room_s: float = 0.0,
         spares: bool = False,
+        trials: int | None = None,
     ) -> None:
         self._learner = make_strategy(chosen, space, seed)
         self._grid = Grid(space, seed) if may_be_grid else None
         self._room_s, self._spares = room_s, spares
+        # How many trials are to fit into the time, as long as that may be.
+        self._wanted: int | None = trials if self._grid is None else self._grid.size
         self.takes_all_objectives = getattr(
             STRATEGIES[chosen["name"]].kind, "takes_all_objectives", False
         )
@@ -77,7 +82,7 @@ class Auto:
     @property
     def lets_all_finish(self) -> bool:
         """Whether no trial is to be stopped early."""
-        return self._spares and self.is_grid
+        return self._wanted is not None and (self._spares or not self.is_grid)
 
     def ask(self, trial: int) -> Parameters | Wait | None:
         """Return the parameters of a trial; of one that is recorded, those that it had."""
@@ -104,21 +109,28 @@ class Auto:
 
     def took(self, seconds: float) -> None:
         """Record how long a trial took that has finished, before its score is told."""
-        if self._grid is None or self.measured:
+        if self._wanted is None or self.measured:
             return
         self._count += 1
         self._spent_s += seconds
-        size = self._grid.size
         enough_s = min(_MEASURED_S, _SHARE_MEASURED * self._room_s)
-        if self._spent_s < enough_s and self._count < size:
+        if self._spent_s < enough_s and self._count < self._wanted:
             return
-        each_s = max(self._spent_s / self._count, 1e-6)
+        self._decide(self._wanted, max(self._spent_s / self._count, 1e-6))
+
+    def _decide(self, wanted: int, each_s: float) -> None:
+        """Go on as it began if so many trials fit into the time, each taking so long."""
         room = int(self._room_s / each_s)
-        self.measured = f"a trial takes {each_s:.2g} s, so there is time for {room:,}"
-        if size * _SLACK <= room or self._count >= size:
-            self.measured = f"a grid of {size:,} points: {self.measured}"
+        takes = f"a trial takes {each_s:.2g} s, so there is time for {room:,}"
+        fits = wanted * _SLACK <= room or self._count >= wanted
+        if self._grid is None:
+            how = "enough for" if fits else "too few to be sure of"
+            self.measured = f"{takes}, {how} all {wanted:,} trials to be trained to the end"
+            self._wanted = wanted if fits else None
+        elif fits:
+            self.measured = f"a grid of {wanted:,} points: {takes}"
         else:
-            self.measured += f", too few to be sure of the {size:,} points of a grid"
+            self.measured = f"{takes}, too few to be sure of the {wanted:,} points of a grid"
             self._search()
 
     def tell(self, trial: int, parameters: Parameters, score: Any) -> None:
@@ -150,7 +162,7 @@ class Auto:
 
     def _search(self) -> None:
         """Go on as the strategy that learns, from all that is known."""
-        self._grid = None
+        self._grid = self._wanted = None
         for told in self._told:
             _tell(self._learner, *told)
         self._told.clear()

@@ -101,6 +101,23 @@ def test_no_rule_of_its_own_stops_trials_of_a_grid() -> None:
     assert ruled.cohorts([5, 6])[1] == [0, 0]
 
 
+@pytest.mark.parametrize(("trials", "fits"), [(40, True), (60, False)])
+def test_no_trial_is_stopped_if_there_is_time_for_all(trials: int, fits: bool) -> None:
+    head = search(NETWORKS, trials=trials, until={"time": 10})
+    assert "unless there is time for all trials" in head.chosen
+    points: list[Any] = [head.ask(trial) for trial in range(5)]
+    for trial in range(5):
+        metrics = {"accuracy": 1.0 - trial / 10}
+        assert not head.report(trial, 1, metrics)
+        head.took(0.1)
+        head.tell(trial, points[trial], metrics)
+    assert head.report(5, 1, {"accuracy": 0.0}) is not fits
+    enough = "enough for" if fits else "too few to be sure of"
+    assert f"time for 100, {enough} all {trials} trials to be trained to the end" in head.chosen
+    assert ("halving" in head.chosen) is not fits
+    assert head.cohorts([6, 7])[1] == ([0, 1] if fits else [0, 0])  # type: ignore[index]
+
+
 def test_cohorts_of_narrow_networks_have_one_structure() -> None:
     def asked(count: int) -> list[dict[str, Any]]:
         head = search(NETWORKS, trials=300, seed=2)
@@ -125,7 +142,7 @@ def test_cohorts_of_narrow_networks_have_one_structure() -> None:
 def test_the_same_trials_with_a_lag_in_whatever_order_they_end() -> None:
     found = []
     for order in (1, -1):
-        head = search(NETWORKS, trials=60, deterministic=True, lag=8)
+        head = search(NETWORKS, trials=300, deterministic=True, lag=8)
         points: list[Any] = []
         while len(points) < 60:
             block = range(len(points), min(len(points) + 8, 60))
@@ -145,9 +162,14 @@ def test_a_function_of_ones_own_is_searched_without_a_rule(sweep: Sweep) -> None
     done = sweep.run({"space": WIDE, "trials": 24, "seed": 1}, trainers=2, train="steps")
     assert {record["state"] for record in sweep.records} == {"finished"}
     notes = [one for one in done.records if one["event"] == "ResultsShown"][-1]["notes"]
-    assert any(note.startswith("strategy, as chosen: tpe: x can be any number") for note in notes)
+    assert any(
+        note.startswith("strategy, as chosen: tpe: no grid, as x can be any number")
+        for note in notes
+    )
     declared = [one for one in done.records if one["event"] == "ResultsDeclared"][-1]
-    assert declared["facts"]["strategy"].startswith("tpe: x can be any number of a range")
+    assert declared["facts"]["strategy"].startswith(
+        "tpe: no grid, as x can be any number of a range"
+    )
     best = max(record["metrics"]["score"] for record in sweep.records)
     assert done.returned["score"] == best > 70
 
@@ -182,4 +204,4 @@ def test_a_preview_says_what_would_be_chosen() -> None:
         return preview_sweep(Options.model_validate(table), Path()).strategy
 
     assert shown(space={"a": [1, 2]}) == "grid"
-    assert shown(space=WIDE, trials=9).startswith("auto: tpe: x can be any number")
+    assert shown(space=WIDE, trials=9).startswith("auto: tpe: no grid, as x can be any number")

@@ -12,6 +12,7 @@ from modules.space import Space
 RATE = {"from": 1e-4, "to": 1.0, "scale": "log"}
 TRAINER: dict[str, Any] = {"dataset": "digits"}
 TIMED = Limits(has_time=True)
+HALVED = "tpe, halving (after epochs 1, 3, 9, ... 1 of 3 goes on)"
 
 
 def chosen(table: dict[str, Any], limits: Limits, **more: Any) -> str:
@@ -36,7 +37,7 @@ def chosen(table: dict[str, Any], limits: Limits, **more: Any) -> str:
             {"a": [1, 2]},
             TIMED,
             {"trainer": TRAINER},
-            "a grid if it fits into the time, else tpe, halving by 3 from step 1",
+            f"a grid if it fits into the time, else {HALVED}",
         ),
         # What no grid goes through, or not in so few trials.
         ({"a": [1, 2, 3]}, Limits(trials=2), {}, "tpe"),
@@ -46,7 +47,7 @@ def chosen(table: dict[str, Any], limits: Limits, **more: Any) -> str:
             {"learning_rate": RATE},
             TIMED,
             {"trainer": TRAINER, "varies_in_plan": True},
-            "tpe, halving by 3 from step 1, narrow networks in cohorts of 8",
+            f"{HALVED}, narrow networks 8 of one structure at a time",
         ),
         (
             {"learning_rate": RATE},
@@ -55,12 +56,24 @@ def chosen(table: dict[str, Any], limits: Limits, **more: Any) -> str:
             "tpe",
         ),
         # Tiny budgets, other reports, several objectives.
-        ({"learning_rate": RATE}, Limits(trials=29), {"trainer": TRAINER}, "tpe"),
+        ({"learning_rate": RATE}, Limits(trials=299), {"trainer": TRAINER}, "tpe"),
         (
             {"learning_rate": RATE},
-            Limits(trials=30),
+            Limits(trials=300),
             {"trainer": TRAINER},
-            "tpe, halving by 3 from step 1",
+            HALVED,
+        ),
+        (
+            {"learning_rate": RATE},
+            Limits(trials=30, has_time=True),
+            {"trainer": TRAINER},
+            f"{HALVED}, unless there is time for all trials",
+        ),
+        (
+            {"learning_rate": RATE},
+            Limits(trials=30, has_time=True, deterministic=True),
+            {"trainer": TRAINER},
+            HALVED,
         ),
         ({"learning_rate": RATE, "epochs": [1, 2]}, TIMED, {"trainer": TRAINER}, "tpe"),
         (
@@ -87,11 +100,11 @@ def test_what_is_chosen(
 def test_it_says_why() -> None:
     space = Space.parse({"learning_rate": RATE, "momentum": {"from": 0.0, "to": 0.9}})
     assert choose(space, Limits(trials=9)).why == (
-        "learning_rate and 1 more can be any number of a range; no rule, as it is not known what "
-        "the trainer's reports say"
+        "no grid, as learning_rate and 1 more can be any number of a range; no rule, as it is not "
+        "known what the trainer's reports say"
     )
     assert choose(Space.parse({"a": [1, 2, 3]}), Limits(trials=2)).why.startswith(
-        "3 points are more than 2 trials"
+        "no grid, as its 3 points are more than 2 trials"
     )
     assert str(choose(Space.parse({"a": [1]}), Limits())) == "grid: its only point is all tried"
 
