@@ -13,6 +13,7 @@ from operation_cases import FORMULAS, compute
 from dnn import SGD, AdaGrad, Adam, AdamW, NAdam, RMSProp
 from dnn.backend.cuda import formulas, reductions
 from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.cuda.source import LONG, SHORT, THREADS
 from dnn.backend.device import Device
 from dnn.backend.formula import ADD, RELU
 from dnn.backend.ops import Ops
@@ -267,6 +268,41 @@ def test_rows(ops, dtype):
         ops.take_rows(ops.asarray(x), ops.asarray(rows.astype("int32")), ops.asarray(x[:5]))
     with pytest.raises(ShapeError, match="not contiguous"):
         ops.take_rows(ops.asarray(x)[:, ::2], ops.asarray(rows), ops.asarray(x[:5]))
+
+
+@pytest.mark.parametrize(("shape", "across"), [((700, 10), 8), ((2, 5000, 2), 2), ((33, 40), 32)])
+def test_elements_are_summed_in_order_however_many_are_loaded_at_once(ops, shape, across):
+    x, along = normal(*shape), THREADS // across
+    out = fake_cupy.empty((*shape[:-2], 1, shape[-1]), np.float32)
+    ops.sum(ops.asarray(x), (-2,), out)
+    partial = np.zeros((along, *shape[:-2], shape[-1]), np.float32)
+    for row in range(shape[-2]):
+        partial[row % along] += x[..., row, :]
+    while len(partial) > 1:
+        partial = partial[: len(partial) // 2] + partial[len(partial) // 2 :]
+    np.testing.assert_array_equal(ops.to_host(out)[..., 0, :], partial[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "uint8"])
+@pytest.mark.parametrize("index", [SHORT, LONG])
+def test_long_rows_are_copied_by_loads_of_many_elements(ops, dtype, index, monkeypatch):
+    monkeypatch.setattr("dnn.backend.cuda.batches.FEWEST_FOR_LOADS", 8)
+    monkeypatch.setattr("dnn.backend.cuda.batches.index_of", lambda *_: index)
+    whole = (normal(8, 48) * 9).astype(dtype)
+    rows, position = np.array([7, 0, 0, 3, 5]), np.array([2, 0, 4])
+    orders = np.random.default_rng(0).permuted([range(8)] * 3, axis=1)
+    fake_cupy.RawModule.launches.clear()
+    for width in (16, 3):  # rows of whole loads, and others
+        x = whole.reshape(-1, width)
+        both(ops, "take_rows", [x, rows, np.empty((5, width), dtype)], [-1])
+        both(ops, "take_batch", [x, orders, position, np.empty((3, 4, width), dtype)], [-1])
+    by = [f"_by_{16 // np.dtype(dtype).itemsize}" in name for name in fake_cupy.RawModule.launches]
+    assert by == [True, True, False, False]
+    # An array that does not begin where a load may.
+    device, out = ops.asarray(whole.reshape(-1))[1:], ops.asarray(np.empty((5, 16), dtype))
+    ops.take_rows(device[: 16 * 20].reshape(20, 16), ops.asarray(rows), out)
+    wanted = whole.reshape(-1)[1 : 1 + 16 * 20].reshape(20, 16)[rows]
+    np.testing.assert_array_equal(ops.to_host(out), wanted)
 
 
 @pytest.mark.parametrize("models", [(), (3,), (300,)])
