@@ -56,8 +56,7 @@ class _Unit(NamedTuple):
         kind = C_TYPES[code]
         unit = f"struct alignas({many * ITEM_BYTES[code]}) V {{ {kind} of[{many}]; }};"
         lines = [unit, "const V* from = (const V*)x;", "V* to = (V*)out;", head]
-        name += f"__{code}{'_long' if number == LONG.number else ''}"
-        name += f"_by_{many}" if many > 1 else ""
+        name += f"__{code}__rows_by_{many}{'_long' if number == LONG.number else ''}"
         inside = "\n    ".join([*lines, for_each(body, "", number)])
         return function(name, parameters.replace("T*", f"{kind}*"), inside)
 
@@ -115,7 +114,8 @@ def _width(name: str, whole: Any, rows: Any, part: Any) -> int:
         raise DtypeError(f"{name}: rows must be {np.dtype(np.intp)}, not {rows.dtype}")
     for array in (whole, rows, part):
         require_contiguous(name, array)
-    return max(1, math.prod(whole.shape[1:]))
+    width: int = max(1, math.prod(whole.shape[1:]))
+    return width
 
 
 def take_batch_kernel(unit: _Unit) -> Kernel:

@@ -401,7 +401,7 @@ def _part(number: int, kernel: Kernel) -> str:
     body = re.sub(r"\bblockIdx\.x\b", "block_of_", kernel.body)
     body = re.sub(r"\bgridDim\.x\b", "blocks_of_", body)
     declared = f"const long long block_of_, const long long blocks_of_, {kernel.parameters}"
-    # Inlined: a call would have the parameters in registers, of which a thread would need half as
-    # many again, so that a processor has room for fewer blocks.
+    # Inlined: a call would have the parameters in registers, of which a thread would need up to
+    # half as many again, so that a processor would have room for fewer blocks.
     head = f"static __device__ __forceinline__ void part{number}(\n    {declared})"
     return f"{head}\n{{\n    {body}\n}}\n"
