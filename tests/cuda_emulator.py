@@ -84,7 +84,10 @@ static __attribute__((noinline)) void syncwarp_() { at_warp_[now_] = true; wait_
 // Blocks run one after the other, and their threads too: the last ones first, so that one that
 // wrongly needs what an earlier one writes does not find it.
 static void __threadfence() {}
-static int atomicAdd(int* address, int value) { *address += value; return *address - value; }
+template <class T> static T atomicAdd(T* address, T value) {
+    *address += value;
+    return *address - value;
+}
 static void fiber_() { body_(); done_[now_] = true; _longjmp(block_turn_, 1); }
 
 static void begin_(unsigned int t) {

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnn.backend.cuda.launch import Launcher, element_strides, require_contiguous
+from dnn.backend.cuda.launch import (
+    FEWEST_FOR_LOADS,
+    LOAD_BYTES,
+    Launcher,
+    element_strides,
+    index_of,
+    require_contiguous,
+)
 from dnn.backend.cuda.source import (
     C_TYPES,
+    ITEM_BYTES,
+    LONG,
+    SHORT,
     THREADS,
     Kernel,
     arithmetic,
@@ -23,24 +34,53 @@ from dnn.errors import DtypeError
 __all__ = ["add_rows", "end_batch", "take_batch", "take_rows", "uniform_noise"]
 
 
-def take_rows_kernel(code: str) -> Kernel:
+class _Unit(NamedTuple):
+    """What a thread copies at once: `many` neighbours of a row, numbered by a type."""
+
+    code: str
+    many: int = 1
+    number: str = SHORT.number
+
+    @classmethod
+    def of(cls, x: Any, out: Any, width: int) -> _Unit:
+        """Return as much as one load has, where there is enough and each row begins with one."""
+        many = LOAD_BYTES // out.dtype.itemsize
+        fits = out.size >= FEWEST_FOR_LOADS and width % many == 0
+        fits = fits and not any(y.data.ptr % LOAD_BYTES for y in (x, out))
+        number = index_of((out.size,), ((1,),)).number
+        return cls(code_of(out.dtype), many if fits else 1, number)
+
+    def kernel(self, name: str, parameters: str, head: str, body: str) -> Kernel:
+        """Return the kernel whose `body` sets ``to[i]`` to a unit of `from`, for each i < n."""
+        code, many, number = self
+        kind = C_TYPES[code]
+        unit = f"struct alignas({many * ITEM_BYTES[code]}) V {{ {kind} of[{many}]; }};"
+        lines = [unit, "const V* from = (const V*)x;", "V* to = (V*)out;", head]
+        name += f"__{code}__rows_by_{many}{'_long' if number == LONG.number else ''}"
+        inside = "\n    ".join([*lines, for_each(body, "", number)])
+        return function(name, parameters.replace("T*", f"{kind}*"), inside)
+
+
+def take_rows_kernel(unit: _Unit) -> Kernel:
     """Return the kernel of ``out[i] = x[rows[i]]``, with the nearest row if out of range.
 
-    Its parameters: x, rows, out, rows of x, width of a row, elements of out.
+    Its parameters: x, rows, out, rows of x, and units of a row and of out.
     """
-    kind = C_TYPES[code]
-    arrays = f"const {kind}* x, const long long* rows, {kind}* out"
-    body = """
-        long long row = rows[i / width];
+    parameters = f"const T* x, const long long* rows, T* out, {lengths('length width n')}"
+    body = f"""
+        long long row = rows[i / ({unit.number})width];
         row = row < 0 ? 0 : row >= length ? length - 1 : row;
-        out[i] = x[row * width + i % width];"""
-    return function(f"take_rows__{code}", f"{arrays}, {lengths('length width n')}", for_each(body))
+        to[i] = from[row * width + i % ({unit.number})width];"""
+    return unit.kernel("take_rows", parameters, "", body)
 
 
 def take_rows(launcher: Launcher, x: Any, rows: Any, out: Any) -> None:
-    """Launch the kernel that gathers rows, a thread for each element."""
-    width = int(np.prod(x.shape[1:], dtype=np.int64))
-    _by_rows(launcher, "take_rows", take_rows_kernel(code_of(x.dtype)), x, rows, out, len(x), width)
+    """Launch the kernel that gathers rows, a thread for each unit."""
+    width = _width("take_rows", x, rows, out)
+    unit = _Unit.of(x, out, width)
+    numbers = [np.int64(n) for n in (len(x), width // unit.many, out.size // unit.many)]
+    arguments = [x, rows, out, *numbers]
+    launcher.for_each(take_rows_kernel(unit), out.size, arguments, [2], unit.many)
 
 
 def add_rows_kernel(code: str) -> Kernel:
@@ -63,54 +103,48 @@ def add_rows_kernel(code: str) -> Kernel:
 
 def add_rows(launcher: Launcher, x: Any, rows: Any, out: Any) -> None:
     """Launch the kernel that adds up rows in order, a thread for each element of the result."""
-    width = int(np.prod(out.shape[1:], dtype=np.int64))
-    kernel = add_rows_kernel(code_of(out.dtype))
-    _by_rows(launcher, "add_rows", kernel, x, rows, out, rows.size, width)
+    width = _width("add_rows", out, rows, x)
+    numbers = [np.int64(n) for n in (rows.size, width, out.size)]
+    launcher.for_each(add_rows_kernel(code_of(out.dtype)), out.size, [x, rows, out, *numbers])
 
 
-def _by_rows(
-    launcher: Launcher,
-    name: str,
-    kernel: Kernel,
-    x: Any,
-    rows: Any,
-    out: Any,
-    length: int,
-    width: int,
-) -> None:
+def _width(name: str, whole: Any, rows: Any, part: Any) -> int:
+    """Return the elements of a row, after a check of the arrays of an operation."""
     if rows.dtype != np.intp:
         raise DtypeError(f"{name}: rows must be {np.dtype(np.intp)}, not {rows.dtype}")
-    for array in (x, rows, out):
+    for array in (whole, rows, part):
         require_contiguous(name, array)
-    numbers = [np.int64(length), np.int64(max(1, width)), np.int64(out.size)]
-    launcher.for_each(kernel, out.size, [x, rows, out, *numbers])
+    width: int = max(1, math.prod(whole.shape[1:]))
+    return width
 
 
-def take_batch_kernel(code: str) -> Kernel:
+def take_batch_kernel(unit: _Unit) -> Kernel:
     """Return the kernel of ``out[..., i] = x[order[..., position[0] + i]]``.
 
-    Its parameters: x, order, position, out, length of an order, rows of a batch, width of a row,
-    elements of out.
+    Its parameters: x, order, position, out, length of an order, rows of a batch, and units of a row
+    and of out.
     """
-    kind = C_TYPES[code]
-    arrays = f"const {kind}* x, const long long* order, const long long* position, {kind}* out"
-    body = for_each("""
-        const long long row = i / width;
-        const long long at = row / batch * length + start + row % batch;
-        out[i] = x[order[at] * width + i % width];""")
-    body = f"const long long start = position[0];\n    {body}"
-    return function(f"take_batch__{code}", f"{arrays}, {lengths('length batch width n')}", body)
+    arrays = "const T* x, const long long* order, const long long* position, T* out"
+    body = f"""
+        const {unit.number} row = i / ({unit.number})width;
+        const {unit.number} model = row / ({unit.number})batch;
+        const long long at = model * length + start + row % ({unit.number})batch;
+        to[i] = from[order[at] * width + i % ({unit.number})width];"""
+    head = "const long long start = position[0];"
+    return unit.kernel("take_batch", f"{arrays}, {lengths('length batch width n')}", head, body)
 
 
 def take_batch(launcher: Launcher, x: Any, order: Any, position: Any, out: Any) -> None:
     """Launch the kernel that gathers the next batch, which reads the position on the GPU."""
     for array in (x, order, out):
         require_contiguous("take_batch", array)
-    width = int(np.prod(x.shape[1:], dtype=np.int64))
-    kernel = take_batch_kernel(code_of(x.dtype))
+    width = max(1, math.prod(x.shape[1:]))
+    unit = _Unit.of(x, out, width)
     batch = out.shape[order.ndim - 1]
-    numbers = [np.int64(n) for n in (order.shape[-1], batch, max(1, width), out.size)]
-    launcher.for_each(kernel, out.size, [x, order, position, out, *numbers], [3])
+    in_units = (width // unit.many, out.size // unit.many)
+    numbers = [np.int64(n) for n in (order.shape[-1], batch, *in_units)]
+    arguments = [x, order, position, out, *numbers]
+    launcher.for_each(take_batch_kernel(unit), out.size, arguments, [3], unit.many)
 
 
 def end_batch_kernel(code: str, kept: str) -> Kernel:

@@ -127,51 +127,47 @@ def mean_cross_entropy(
 def tally_classes_kernel(code: str) -> Kernel:
     """Return the kernel that adds the predictions of each class, and the right ones, to tallies.
 
-    A block has all rows of a model: its threads find the predictions, of a row each, and then share
-    the rows among those that count a class. The last element of a model's tallies counts the right
-    ones.
+    A thread finds the prediction of a row, and a block counts those of its rows of a model. Whole
+    numbers are added up by atomic operations, as their order does not matter. The last element of a
+    model's tallies counts the right ones.
 
-    Its parameters: outputs, labels, predictions (workspace), tallies, models, rows, outputs of a
-    row, elements of a model's tallies.
+    Its parameters: outputs, labels, tallies, models, rows, outputs of a row, elements of a model's
+    tallies.
     """
     middle = arithmetic(code)
-    body = f"""__shared__ long long partial[{THREADS}];
-    for (long long model = blockIdx.x; model < models; model += gridDim.x) {{
-        const long long first = model * rows;
-        for (long long row = first + threadIdx.x; row < first + rows; row += {THREADS}) {{
-            long long best = 0;
-            {middle} largest = ({middle})outputs[row * width];
-            if (width == 1 && largest > 0) best = 1;
+    body = f"""__shared__ int counts[{THREADS}];
+    const long long parts = (rows + {THREADS - 1}) / {THREADS};
+    for (long long part = blockIdx.x; part < models * parts; part += gridDim.x) {{
+        const long long model = part / parts;
+        const long long row = part % parts * {THREADS} + threadIdx.x;
+        long long guess = -1;
+        bool is_right = false;
+        if (row < rows) {{
+            const {C_TYPES[code]}* from = outputs + (model * rows + row) * width;
+            {middle} largest = ({middle})from[0];
+            guess = width == 1 && largest > 0 ? 1 : 0;
             for (long long j = 1; j < width; ++j) {{
-                const {middle} x = ({middle})outputs[row * width + j];
+                const {middle} x = ({middle})from[j];
                 if (x > largest) {{
                     largest = x;
-                    best = j;
+                    guess = j;
                 }}
             }}
-            guesses[row] = best;
+            is_right = guess == labels[model * rows + row];
         }}
-        __syncthreads();
         for (long long begin = 0; begin < each; begin += {THREADS}) {{
-            const int classes = (int)(each - begin < {THREADS} ? each - begin : {THREADS});
-            const int parts = {THREADS} / classes, part = threadIdx.x / classes;
-            const long long wanted = begin + threadIdx.x % classes;
-            long long count = 0;
-            for (long long row = first + part; part < parts && row < first + rows; row += parts) {{
-                const long long guess = guesses[row];
-                if (wanted == each - 1 ? guess == labels[row] : guess == wanted) count += 1;
-            }}
-            partial[threadIdx.x] = count;
+            const long long of_guess = guess - begin, of_right = each - 1 - begin;
+            counts[threadIdx.x] = 0;
             __syncthreads();
-            if (part == 0) {{
-                for (int i = 1; i < parts; ++i) count += partial[i * classes + threadIdx.x];
-                tallies[model * each + wanted] += count;
-            }}
+            if (of_guess >= 0 && of_guess < {THREADS}) atomicAdd(&counts[of_guess], 1);
+            if (is_right && of_right < {THREADS}) atomicAdd(&counts[of_right], 1);
             __syncthreads();
+            const unsigned long long count = counts[threadIdx.x];
+            long long* tally = tallies + model * each + begin + threadIdx.x;
+            if (count) atomicAdd((unsigned long long*)tally, count);
         }}
     }}"""
-    arrays = f"const {C_TYPES[code]}* outputs, const long long* labels"
-    arrays += ", long long* guesses, long long* tallies"
+    arrays = f"const {C_TYPES[code]}* outputs, const long long* labels, long long* tallies"
     numbers = lengths("models rows width each")
     return function(f"tally_classes__{code}", f"{arrays}, {numbers}", body)
 
@@ -179,11 +175,12 @@ def tally_classes_kernel(code: str) -> Kernel:
 def tally_classes(
     launcher: Launcher, outputs: Any, labels: Any, guesses: Any, tallies: Any
 ) -> None:
-    """Launch the count of predictions, a block for each model."""
-    for array in (outputs, labels, guesses, tallies):
+    """Launch the count of predictions, a thread for each row; needs no workspace."""
+    for array in (outputs, labels, tallies):
         require_contiguous("tally_classes", array)
     kernel = tally_classes_kernel(code_of(outputs.dtype))
     each = tallies.shape[-1]
     models = tallies.size // each
-    numbers = [np.int64(n) for n in (models, *outputs.shape[-2:], each)]
-    launcher.launch(kernel, models, [outputs, labels, guesses, tallies, *numbers])
+    rows, width = outputs.shape[-2:]
+    numbers = [np.int64(n) for n in (models, rows, width, each)]
+    launcher.launch(kernel, models * -(-rows // THREADS), [outputs, labels, tallies, *numbers])

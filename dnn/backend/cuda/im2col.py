@@ -14,6 +14,7 @@ memory, and are brought into this order first.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,8 +23,27 @@ import numpy as np
 
 from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine, image_view
 from dnn.backend.cuda.images import DECLARED, PARAMETERS, geometry, with_axis
-from dnn.backend.cuda.launch import Launcher
-from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, code_of, for_each, function, stored
+from dnn.backend.cuda.launch import (
+    FEWEST_FOR_LOADS,
+    LOAD_BYTES,
+    Launcher,
+    element_strides,
+    index_of,
+)
+from dnn.backend.cuda.source import (
+    C_TYPES,
+    ITEM_BYTES,
+    LONG,
+    SHORT,
+    THREADS,
+    Index,
+    Kernel,
+    code_of,
+    for_each,
+    function,
+    lengths,
+    stored,
+)
 from dnn.backend.formula import ADD, RELU
 from dnn.backend.ops import Array, Chain, Step
 
@@ -32,88 +52,170 @@ __all__ = ["fill_kernel", "gather_kernel", "is_pointwise", "routine"]
 COLUMNS_BYTES = 128 << 20
 """Largest size of columns at once; with more, images or models are done in several turns."""
 
-LANES = 32
-"""Threads that write neighbouring elements of one row of columns."""
+LANES, TURNS, BATCH = 32, 16, 4
+"""Threads that write neighbouring elements of one row of columns, how many elements each of them
+has before it has to divide, and how many it loads before it stores the first."""
 
 
-def fill_kernel(code: str) -> Kernel:
+@functools.cache
+def fill_kernel(code: str, index: Index = SHORT, batch: int = 1) -> Kernel:
     """Return the kernel that writes the columns of x, (models, groups, pixels, channels, taps).
 
-    Its parameters: x, columns, and `GEOMETRY`.
+    Lanes have a run of rows of columns, or a part of a row. They divide where it begins, and go on
+    from there by sums.
+
+    Its parameters: x, columns, rows of a run, parts of a row, elements of a part, and `GEOMETRY`.
     """
-    kind = C_TYPES[code]
+    kind, (number, place) = C_TYPES[code], index
     body = f"""{DECLARED}
     const int lane = threadIdx.x % {LANES}, depth = taps * per_group;
-    const long long each = (long long)images * area, lines = models * groups * each;
-    const long long step = (long long)gridDim.x * {THREADS // LANES};
-    for (long long line = (long long)blockIdx.x * {THREADS // LANES} + threadIdx.x / {LANES};
-         line < lines; line += step) {{
-        const int pixel = (int)(line % each % area), g = (int)(line / each % groups);
-        const long long m = line / each / groups, n = line % each / area;
-        const int first_y = pixel / out_width * down - top;
-        const int first_x = pixel % out_width * right - left;
-        const {kind}* from = p_x + m * x_m + n * x_n + (long long)g * per_group * x_c;
-        {kind}* to = p_columns + line * depth;
-        for (int k = lane; k < depth; k += {LANES}) {{
-            const int c = k / taps, tap = k % taps;
-            const int y = first_y + tap / across * apart_y, x = first_x + tap % across * apart_x;
-            const bool is_inside = y >= 0 && y < height && x >= 0 && x < width;
-            to[k] = is_inside ? from[c * x_c + y * x_y + x * x_x] : {stored(code, "0")};
+    const int more_taps = {LANES} % taps, more_channels = {LANES} / taps;
+    const int more_rows = more_taps / across, more_across = more_taps % across;
+    const {number} lines = ({number})(models * groups * images * area);
+    const {number} units = (lines + ({number})run - 1) / ({number})run * ({number})parts;
+    const {number} step = ({number})gridDim.x * {THREADS // LANES};
+    for ({number} unit = ({number})blockIdx.x * {THREADS // LANES} + threadIdx.x / {LANES};
+         unit < units; unit += step) {{
+        const int begin = (int)(unit % ({number})parts) * (int)each + lane;
+        const int end = depth < begin - lane + (int)each ? depth : begin - lane + (int)each;
+        const int first_c = begin / taps, first_r = begin % taps / across;
+        const int first_s = begin % taps % across;
+        {number} line = unit / ({number})parts * ({number})run;
+        const {number} last = lines - line < ({number})run ? lines : line + ({number})run;
+        int pixel = (int)(line % area), ox = pixel % out_width, oy = pixel / out_width;
+        {number} rest = line / area;
+        int n = (int)(rest % images), g = (int)(rest / images % groups);
+        {place} m = ({place})(rest / images / groups);
+        for (; line < last; ++line) {{
+            const int first_y = oy * down - top, first_x = ox * right - left;
+            const {kind}* from = p_x + m * ({place})x_m + n * ({place})x_n
+                + g * per_group * ({place})x_c;
+            {kind}* to = p_columns + ({place})line * depth;
+            int c = first_c, r = first_r, s = first_s;
+            for (int k = begin; k < end; k += {LANES * batch}) {{
+                {kind} values[{batch}];
+                #pragma unroll
+                for (int at = 0; at < {batch}; ++at) {{
+                    const int y = first_y + r * apart_y, x = first_x + s * apart_x;
+                    values[at] = {stored(code, "0")};
+                    if (k + at * {LANES} < end && y >= 0 && y < height && x >= 0 && x < width)
+                        values[at] = from[c * ({place})x_c + y * ({place})x_y + x * ({place})x_x];
+                    s += more_across;
+                    r += more_rows;
+                    c += more_channels;
+                    if (s >= across) {{ s -= across; ++r; }}
+                    if (r >= rows) {{ r -= rows; ++c; }}
+                }}
+                #pragma unroll
+                for (int at = 0; at < {batch}; ++at)
+                    if (k + at * {LANES} < end) to[k + at * {LANES}] = values[at];
+            }}
+            if (++ox < out_width) continue;
+            ox = 0;
+            if (++oy < out_height) continue;
+            oy = 0;
+            if (++n < images) continue;
+            n = 0;
+            if (++g < groups) continue;
+            g = 0;
+            ++m;
         }}
     }}"""
-    parameters = f"const {kind}* p_x, {kind}* p_columns, {PARAMETERS}"
-    return function(f"fill_columns__{code}", parameters, body)
+    numbers = lengths("run parts each")
+    parameters = f"const {kind}* p_x, {kind}* p_columns, {numbers}, {PARAMETERS}"
+    name = f"fill_columns__{code}__lanes_by_{batch}{'_long' if index is LONG else ''}"
+    return function(name, parameters, body)
 
 
-def gather_kernel(code: str, out: str) -> Kernel:
+@functools.cache
+def gather_kernel(
+    code: str, out: str, index: Index = SHORT, many: int = 1, strides: bool = True
+) -> Kernel:
     """Return the kernel that sums all occurrences of each element of x in columns, of type `out`.
 
-    Columns are (models, groups, pixels, taps, channels).
+    Columns are (models, groups, pixels, taps, channels). A thread has `many` neighbouring channels
+    of a group. Without `strides` the window goes by one pixel.
 
     Its parameters: columns, x, and `GEOMETRY`.
     """
-    kind = C_TYPES[code]
+    kind, (number, place) = C_TYPES[code], index
+    skips = ("at_y % down || ", "at_x % right || ") if strides else ("", "")
+    oy, ox = ("at_y / down", "at_x / right") if strides else ("at_y", "at_x")
     body = for_each(
         f"""
-        const int c = (int)(i_ % channels), x = (int)(i_ / channels % width);
-        const long long row = i_ / channels / width;
+        const int chunks = channels / {many};
+        const int c = (int)(i_ % chunks) * {many}, x = (int)(i_ / chunks % width);
+        const {number} row = i_ / chunks / width;
         const int y = (int)(row % height), g = c / per_group;
-        const long long n = row / height % images, m = row / height / images;
+        const {place} n = ({place})(row / height % images), m = ({place})(row / height / images);
         const {kind}* from = p_columns
             + ((m * groups + g) * images + n) * area * taps * per_group + c % per_group;
-        {kind} total = 0;
+        {kind} total[{many}] = {{}};
         for (int r = 0; r < rows; ++r) {{
-            const int at_y = y + top - r * apart_y, oy = at_y / down;
-            if (at_y < 0 || at_y % down || oy >= out_height) continue;
+            const int at_y = y + top - r * apart_y, oy = {oy};
+            if (at_y < 0 || {skips[0]}oy >= out_height) continue;
             for (int s = 0; s < across; ++s) {{
-                const int at_x = x + left - s * apart_x, ox = at_x / right;
-                if (at_x < 0 || at_x % right || ox >= out_width) continue;
-                const long long at = (long long)(oy * out_width + ox) * taps + r * across + s;
-                total = total + from[at * per_group];
+                const int at_x = x + left - s * apart_x, ox = {ox};
+                if (at_x < 0 || {skips[1]}ox >= out_width) continue;
+                const {place} at = ({place})(oy * out_width + ox) * taps + r * across + s;
+                const Terms terms = *(const Terms*)&from[at * per_group];
+                #pragma unroll
+                for (int j = 0; j < {many}; ++j) total[j] = total[j] + terms.of[j];
             }}
         }}
-        p_x[m * x_m + n * x_n + c * x_c + y * x_y + x * x_x] = {stored(out, "total")};""",
+        Sums sums;
+        #pragma unroll
+        for (int j = 0; j < {many}; ++j) sums.of[j] = {stored(out, "total[j]")};
+        *(Sums*)&p_x[m * ({place})x_m + n * ({place})x_n + c * ({place})x_c
+                     + y * ({place})x_y + x * ({place})x_x] = sums;""",
         "_",
+        number,
     )
     parameters = f"const {kind}* p_columns, {C_TYPES[out]}* p_x, {PARAMETERS}"
-    elements = "const long long n_ = models * images * height * width * channels;"
-    body = f"{DECLARED}\n    {elements}\n    {body}"
-    return function(f"gather_columns__{code}_{out}", parameters, body)
+    structs = [
+        f"struct alignas({many * ITEM_BYTES[each]}) {name} {{ {C_TYPES[each]} of[{many}]; }};"
+        for name, each in (("Terms", code), ("Sums", out))
+    ]
+    elements = f"const long long n_ = models * images * height * width * (channels / {many});"
+    body = "\n    ".join([DECLARED, *structs, elements, body])
+    name = f"gather_columns__{code}_{out}__channels_by_{many}{'_strides' if strides else ''}"
+    name += "_long" if index is LONG else ""
+    return function(name, parameters, body)
 
 
 def fill(launcher: Launcher, problem: Convolution, x: Any, y: Any, columns: Any) -> None:
     """Launch the kernel that writes the columns of x."""
-    numbers = geometry(problem, len(x), x, y, 0)
-    lines = columns.size // columns.shape[-1]
-    arguments = [x, columns, *numbers]
-    launcher.for_each(fill_kernel(code_of(x.dtype)), lines * LANES, arguments)
+    depth = columns.shape[-1]
+    lines = columns.size // depth
+    turns = -(-depth // LANES)
+    parts = -(-turns // TURNS)
+    turns = -(-turns // parts)
+    run = TURNS // turns
+    kernel = fill_kernel(code_of(x.dtype), _index(x, columns), BATCH if turns >= BATCH else 1)
+    numbers = [np.int64(n) for n in (run, parts, turns * LANES)]
+    arguments = [x, columns, *numbers, *geometry(problem, len(x), x, y, 0)]
+    launcher.for_each(kernel, -(-lines // run) * parts * LANES, arguments)
 
 
 def gather(launcher: Launcher, problem: Convolution, columns: Any, y: Any, x: Any) -> None:
     """Launch the kernel that sums columns up to x."""
-    numbers = geometry(problem, len(x), x, y, 0)
-    kernel = gather_kernel(code_of(columns.dtype), code_of(x.dtype))
-    launcher.for_each(kernel, x.size, [columns, x, *numbers])
+    arguments = [columns, x, *geometry(problem, len(x), x, y, 0)]
+    many = LOAD_BYTES // columns.dtype.itemsize
+    of_models, of_images, of_channels, *steps = element_strides(image_view(x, problem.layout))
+    steps += [of_models, of_images]
+    fits = of_channels == 1 and problem.channels // problem.groups % many == 0
+    fits = fits and not any(step % many for step in steps)
+    fits = fits and not any(z.data.ptr % (many * z.dtype.itemsize) for z in (columns, x))
+    many = many if fits and x.size >= FEWEST_FOR_LOADS else 1
+    codes = code_of(columns.dtype), code_of(x.dtype)
+    kernel = gather_kernel(*codes, _index(x, columns), many, problem.stride != (1, 1))
+    launcher.for_each(kernel, x.size, arguments, each=many)
+
+
+def _index(x: Any, columns: Any) -> Index:
+    """Return the types of numbers of elements, and of their places, in images and columns."""
+    of_x = index_of(x.shape, [element_strides(x)])
+    return LONG if LONG in (of_x, index_of((columns.size,), [(1,)])) else SHORT
 
 
 class _Sizes(NamedTuple):

@@ -1,10 +1,12 @@
 """Recorded calls put in an order in which kernels that can run at once are one launch.
 
 A launch of a small kernel takes as long as the kernel. Two kernels of which neither writes what the
-other reads or writes may share a launch, each with blocks of its own. Kernels that depend on each
-other may share one too, if one block of threads is enough for each: it runs them one after another,
-and waits for all its threads between them. So may kernels that go through the same elements, if
-what one of them uses of an element is what the same thread has written before.
+other reads or writes may share a launch, each with all the blocks that it would have alone. The
+kernel with the fewest blocks comes first, as they may have the most to do, and a GPU gives the next
+block to whichever processor has room for one. Kernels that depend on each other may share a launch,
+too, if one block of threads is enough for each: it runs them one after another, and waits for all
+its threads between them. So may kernels that go through the same elements, if what one of them uses
+of an element is what the same thread has written before.
 
 What a call reads and writes follows from its arrays; a kernel writes what its parameters do not
 declare to be ``const``. Calls keep their order where one writes memory that the other uses.
@@ -118,7 +120,8 @@ class Launch(NamedTuple):
     by_element : tuple of int
         Places among the arguments of contiguous arrays of which a turn uses its own elements alone.
     lanes : int
-        How many arguments, the first ones, are numbers of blocks; they sum up to `blocks`.
+        How many arguments, the first ones, are numbers of blocks: they sum up to `blocks`, and the
+        kernel needs all of them.
     """
 
     kernel: Kernel
@@ -128,19 +131,6 @@ class Launch(NamedTuple):
     turns: tuple[int, ...] = ()
     by_element: tuple[int, ...] = ()
     lanes: int = 0
-
-    def limited(self, most: int) -> Launch:
-        """Return the launch with at most that many blocks, or one for each lane.
-
-        Lanes have shares of them by their numbers of blocks, so that they end together.
-        """
-        most = max(most, self.lanes)
-        if self.blocks <= most:
-            return self
-        further, left = self.blocks - self.lanes, most - self.lanes
-        shares = [1 + (int(n) - 1) * left // further for n in self.arguments[: self.lanes]]
-        arguments = (*map(np.int64, shares), *self.arguments[self.lanes :])
-        return self._replace(blocks=sum(shares) or most, arguments=arguments)
 
     def each_use(self) -> list[tuple[Region, bool, bool]]:
         """Return the memory of each array, whether it is written, and whether it is by element.
@@ -335,11 +325,11 @@ def _joins(call: Call | Launch) -> bool:
 
 
 def _launches(lanes: Sequence[_Lane], calls: Sequence[Call | Launch]) -> list[Launch]:
-    """Return launches of lanes: one, unless they have too many parameters."""
+    """Return launches of lanes, those of few blocks first: one, unless of too many parameters."""
     launches: list[Launch] = []
     together: list[tuple[int, list[Launch]]] = []  # blocks and kernels of each lane
     size = 0
-    for lane in lanes:
+    for lane in sorted(lanes, key=lambda lane: lane.blocks):
         members: list[Launch] = [calls[i] for i in lane.members]  # type: ignore[misc]
         needed = _bytes(members)
         if together and size + needed > MOST_PARAMETER_BYTES:
@@ -411,6 +401,7 @@ def _part(number: int, kernel: Kernel) -> str:
     body = re.sub(r"\bblockIdx\.x\b", "block_of_", kernel.body)
     body = re.sub(r"\bgridDim\.x\b", "blocks_of_", body)
     declared = f"const long long block_of_, const long long blocks_of_, {kernel.parameters}"
-    # Not inlined: a function that several lanes run would be compiled for each.
-    head = f"static __device__ __attribute__((noinline)) void part{number}(\n    {declared})"
+    # Inlined: a call would have the parameters in registers, of which a thread would need up to
+    # half as many again, so that a processor would have room for fewer blocks.
+    head = f"static __device__ __forceinline__ void part{number}(\n    {declared})"
     return f"{head}\n{{\n    {body}\n}}\n"

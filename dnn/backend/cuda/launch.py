@@ -150,7 +150,8 @@ class Launcher:
         """Launch a kernel with blocks of `THREADS` threads, or with fewer blocks.
 
         There are as many as the GPU runs at once, since more would only begin later: a kernel loops
-        over what is left. With `joins` it may share a launch with others when calls are recorded.
+        over what is left. With `joins` it may share a launch with others when calls are recorded,
+        with all its blocks, since those that begin later fill the processors that others leave.
         That is not for kernels that need much memory of a processor of the GPU. `turns` and
         `by_element` are those of `Launch`.
         """
@@ -163,10 +164,11 @@ class Launcher:
 
     def _call(self, launch: Launch) -> Call:
         function = compiled(self.cupy, self.index, launch.kernel)
-        if launch.blocks > self.processors:  # each has one at least
+        blocks = launch.blocks
+        if blocks > self.processors and not launch.lanes:  # each has one at least
             at_once = resident_blocks(self.cupy, self.index, launch.kernel)
-            launch = launch.limited(self.processors * at_once)
-        return Call(function, ((launch.blocks,), (THREADS,), launch.arguments))
+            blocks = min(blocks, self.processors * at_once)
+        return Call(function, ((blocks,), (THREADS,), launch.arguments))
 
     def for_each(
         self,

@@ -66,6 +66,10 @@ MANY_ROWS = 256
 """Elements of a result from which on a block has as few results as make up a sector, so that more
 threads share the elements, and there are more blocks. It has fewer where fewer are side by side."""
 
+LOADS = 16
+"""Elements that a thread loads before it adds up the first of them, which takes as long as to load
+one, so that some thousand threads have as much of memory on its way as a GPU can."""
+
 FEW, MANY = 32, 1 << 15
 """Most results, and least elements of each, of a reduction in parts."""
 
@@ -248,21 +252,32 @@ def reduction_kernel(
             for name, code in zip(names, read, strict=True)
         ]
 
-    one = {
-        name: f"p_{name}[base_{name} + {_position(index, name, 'r', 'r_', axes[1])}]"
-        for name in names
-    }
-    lines, first = bases, "y_"
+    def element(name: str, number: str = "r_") -> str:
+        return f"p_{name}[base_{name} + {_position(index, name, 'r', number, axes[1])}]"
+
+    types = dict(zip(names, read, strict=True))
+    lines, first, at_once = bases, f"{number} r_ = y_", 0
     if many > 1:
-        lines, first = (
-            [*bases, *_rows_by(many, dict(zip(names, read, strict=True)), index)],
-            "rest_ + y_",
-        )
-        several = loads({name: f"v_{name}.of[v_]" for name in names})
-        lines += ["    #pragma unroll", f"    for (int v_ = 0; v_ < {many}; ++v_) {{"]
-        lines += [f"        {line}" for line in [*several, *combined]] + ["    }", "}"]
-    each = [f"    {line}" for line in [*loads(one), *combined]]
-    head = f"for ({number} r_ = {first}; r_ < ({number})elements_; r_ += {along}) {{"
+        lines, first = [*bases, *_rows_by(many, types, index)], f"{number} r_ = rest_ + y_"
+        several = {name: f"v_{name}.of[v_]" for name in names}
+        at_once = many
+    elif axes[1] == 1:
+        at_once = LOADS // len(names)
+        lines, first = [*bases, f"{number} r_ = y_;"], ""
+        lines.append(f"for (; r_ + {(at_once - 1) * along} < ({number})elements_;")
+        lines.append(f"     r_ += {at_once * along}) {{")
+        lines += [f"    {arithmetic(code)} v_{name}[{at_once}];" for name, code in types.items()]
+        lines += ["    #pragma unroll", f"    for (int v_ = 0; v_ < {at_once}; ++v_) {{"]
+        for name, code in types.items():
+            loaded = element(name, f"(r_ + v_ * {along})")
+            lines.append(f"        v_{name}[v_] = ({arithmetic(code)}){loaded};")
+        lines.append("    }")
+        several = {name: f"v_{name}[v_]" for name in names}
+    if at_once:
+        lines += ["    #pragma unroll", f"    for (int v_ = 0; v_ < {at_once}; ++v_) {{"]
+        lines += [f"        {line}" for line in [*loads(several), *combined]] + ["    }", "}"]
+    each = [f"    {line}" for line in [*loads({x: element(x) for x in names}), *combined]]
+    head = f"for ({first}; r_ < ({number})elements_; r_ += {along}) {{"
     lines = [*lines, head, *each, "}"]
     inside = "\n            ".join(lines)
     kind = "rows" if across == 1 else f"columns_{across}"

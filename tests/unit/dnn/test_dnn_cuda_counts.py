@@ -61,7 +61,7 @@ def test_the_nodes_of_a_step_by_hand():
     taken, *others = step_counts.nodes_of_step(model, x, y, batch)
     # Rows, their classes of 8 bytes, those as 0 and 1, and the product of two numbers.
     written = 4 * 50 * 70 + 8 * 50 + 4 * 50 * 30 + 4
-    assert taken == Node("joint_take_batch_and_multiply_and_take_rows", written + 4, written)
+    assert taken == Node("joint_multiply_and_take_batch_and_take_rows", written + 4, written)
     # Forward: x, weights and bias are read. Backward: the gradient of the weights, x^T dy.
     flops = 2 * 50 * 70 * 30
     forward = Node("product of f4", 4 * (50 * 70 + 70 * 30 + 30), 4 * 50 * 30, flops)

@@ -10,8 +10,7 @@ import occupancy
 import pytest
 
 import dnn
-from dnn.backend.cuda import launch
-from dnn.backend.cuda.joining import Launch
+from dnn.backend.cuda import joining, launch
 from dnn.backend.cuda.launch import Launcher
 from dnn.backend.cuda.source import THREADS, for_each, function
 
@@ -88,22 +87,22 @@ def test_it_is_asked_once_of_a_kernel_and_not_where_all_blocks_fit(launcher, mon
     launch.resident_blocks.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("wanted", "most", "shares"),
-    [
-        ((10, 20), 30, (10, 20)),
-        ((100, 200, 1), 31, (10, 19, 1)),
-        ((1, 1, 1), 2, (1, 1, 1)),
-        ((1 << 40, 1), 1056, (1055, 1)),
-    ],
-)
-def test_kernels_of_a_launch_have_shares_of_the_blocks_by_their_work(wanted, most, shares):
-    numbers = tuple(map(np.int64, wanted))
-    given = Launch(COPIED, sum(wanted), (*numbers, "x"), False, lanes=len(wanted))
-    limited = given.limited(most)
-    assert limited.arguments == (*map(np.int64, shares), "x")
-    assert all(isinstance(n, np.int64) for n in limited.arguments[:-1])
-    assert limited.blocks == sum(shares)
+def test_kernels_that_share_a_launch_have_all_their_blocks_the_fewest_first(launcher, monkeypatch):
+    monkeypatch.setattr(occupancy, "resident_blocks", lambda *_: 1)
+    x, outs = fake_cupy.empty(1, "f4"), [fake_cupy.empty(1, "f4") for _ in range(3)]
+    given = [
+        (COPIED, blocks, [x, out, np.int64(1)])
+        for blocks, out in zip((1 << 20, 3, 500), outs, strict=True)
+    ]
+    launcher.begin_recording()
+    for each in given:
+        launcher.launch(*each)
+    (call,) = launcher.end_recording()
+    (blocks,), _, arguments = call.arguments
+    assert blocks == sum(arguments[:3])
+    assert [*arguments[:3]] == [3, 500, 1 << 20]
+    assert all(isinstance(n, np.int64) for n in arguments[:3])
+    assert [id(x) for x in arguments[4::3]] == [id(outs[i]) for i in (1, 2, 0)]
 
 
 NETWORKS = {
@@ -134,13 +133,14 @@ def test_results_are_the_same_with_one_block(name, monkeypatch):
 
     losses, found = trained()
     monkeypatch.setattr(launch, "resident_blocks", lambda *_: 1)
+    monkeypatch.setattr(joining, "MOST_LANES", 1)
     launches = []
     call = Launcher._call
 
     def limited(launcher, given):
         launcher.processors = 1
         made = call(launcher, given)
-        launches.append(made.arguments[0] == (max(1, given.lanes),))
+        launches.append(made.arguments[0] == (given.blocks if given.lanes else 1,))
         return made
 
     monkeypatch.setattr(Launcher, "_call", limited)

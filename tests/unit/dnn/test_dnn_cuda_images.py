@@ -7,6 +7,8 @@ from itertools import product
 import cuda_emulator
 import device_checks
 import fake_cupy
+import image_problems
+import numpy as np
 import pytest
 from image_problems import convolution_of
 
@@ -54,6 +56,34 @@ def test_each_routine_convolves_as_numpy_does(ops, seed, monkeypatch):
         monkeypatch.setattr(im2col, "COLUMNS_BYTES", 4000)
         monkeypatch.setattr(direct_convolution, "FEWEST_PIXELS", 20)
     device_checks.check_convolution(ops, seed)
+
+
+@pytest.mark.parametrize("channels", [6, 40, 120])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("index", ["short", "long"])
+def test_columns_of_any_number_of_channels(ops, channels, stride, index, monkeypatch):
+    """Several rows to a run of lanes, one, or parts of one; of one or several channels a thread."""
+    monkeypatch.setattr(im2col, "FEWEST_FOR_LOADS", 1)
+    if index == "long":
+        monkeypatch.setattr("dnn.backend.cuda.launch.MOST_SHORT", 0)
+    fake_cupy.RawModule.launches.clear()
+    for kind in ("forward", "data", "weights"):
+        given = {"groups": 2, "channels": channels, "filters": 6, "images": 2, "size": (7, 6)}
+        given |= {"window": (3, 3), "padding": ((1, 2), (0, 1)), "dilation": (1, 1)}
+        problem = convolution_of(1, kind=kind, layout="NHWC", stride=stride, **given)
+        problem = problem._replace(models=3, stacked=(True, True))
+        inputs = image_problems.convolution_inputs(problem, 1)
+        exact = image_problems.exact(problem, inputs)
+        found = image_problems.run(ops, im2col.routine(ops, problem), problem, inputs)
+        np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+    columns = {name for name in fake_cupy.RawModule.launches if "columns_" in name}
+    many = 1 if channels == 6 else 4
+    gathered = f"channels_by_{many}{'_strides' if stride != (1, 1) else ''}"
+    assert {name.split("__")[-1].removesuffix("_long") for name in columns} == {
+        f"lanes_by_{many}",
+        gathered,
+    }
+    assert all(name.endswith("_long") == (index == "long") for name in columns)
 
 
 @pytest.mark.sample(3)

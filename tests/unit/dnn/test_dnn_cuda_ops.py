@@ -13,6 +13,7 @@ from operation_cases import FORMULAS, compute
 from dnn import SGD, AdaGrad, Adam, AdamW, NAdam, RMSProp
 from dnn.backend.cuda import formulas, reductions
 from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.cuda.source import LONG, SHORT, THREADS
 from dnn.backend.device import Device
 from dnn.backend.formula import ADD, RELU
 from dnn.backend.ops import Ops
@@ -269,6 +270,41 @@ def test_rows(ops, dtype):
         ops.take_rows(ops.asarray(x)[:, ::2], ops.asarray(rows), ops.asarray(x[:5]))
 
 
+@pytest.mark.parametrize(("shape", "across"), [((700, 10), 8), ((2, 5000, 2), 2), ((33, 40), 32)])
+def test_elements_are_summed_in_order_however_many_are_loaded_at_once(ops, shape, across):
+    x, along = normal(*shape), THREADS // across
+    out = fake_cupy.empty((*shape[:-2], 1, shape[-1]), np.float32)
+    ops.sum(ops.asarray(x), (-2,), out)
+    partial = np.zeros((along, *shape[:-2], shape[-1]), np.float32)
+    for row in range(shape[-2]):
+        partial[row % along] += x[..., row, :]
+    while len(partial) > 1:
+        partial = partial[: len(partial) // 2] + partial[len(partial) // 2 :]
+    np.testing.assert_array_equal(ops.to_host(out)[..., 0, :], partial[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "uint8"])
+@pytest.mark.parametrize("index", [SHORT, LONG])
+def test_long_rows_are_copied_by_loads_of_many_elements(ops, dtype, index, monkeypatch):
+    monkeypatch.setattr("dnn.backend.cuda.batches.FEWEST_FOR_LOADS", 8)
+    monkeypatch.setattr("dnn.backend.cuda.batches.index_of", lambda *_: index)
+    whole = (normal(8, 48) * 9).astype(dtype)
+    rows, position = np.array([7, 0, 0, 3, 5]), np.array([2, 0, 4])
+    orders = np.random.default_rng(0).permuted([range(8)] * 3, axis=1)
+    fake_cupy.RawModule.launches.clear()
+    for width in (16, 3):  # rows of whole loads, and others
+        x = whole.reshape(-1, width)
+        both(ops, "take_rows", [x, rows, np.empty((5, width), dtype)], [-1])
+        both(ops, "take_batch", [x, orders, position, np.empty((3, 4, width), dtype)], [-1])
+    by = [f"_by_{16 // np.dtype(dtype).itemsize}" in name for name in fake_cupy.RawModule.launches]
+    assert by == [True, True, False, False]
+    # An array that does not begin where a load may.
+    device, out = ops.asarray(whole.reshape(-1))[1:], ops.asarray(np.empty((5, 16), dtype))
+    ops.take_rows(device[: 16 * 20].reshape(20, 16), ops.asarray(rows), out)
+    wanted = whole.reshape(-1)[1 : 1 + 16 * 20].reshape(20, 16)[rows]
+    np.testing.assert_array_equal(ops.to_host(out), wanted)
+
+
 @pytest.mark.parametrize("models", [(), (3,), (300,)])
 def test_the_end_of_a_batch_is_noted(ops, models):
     loss, losses = normal(*models), np.zeros((4, *models))
@@ -277,12 +313,15 @@ def test_the_end_of_a_batch_is_noted(ops, models):
 
 
 @pytest.mark.parametrize("models", [(), (3,)])
-@pytest.mark.parametrize(("rows", "width"), [(20, 1), (20, 2), (20, 5), (300, 3), (20, 300)])
+@pytest.mark.parametrize(
+    ("rows", "width"), [(20, 1), (20, 2), (20, 5), (700, 3), (20, 300), (300, 256)]
+)
 def test_predictions_are_counted(ops, models, rows, width):
     outputs, classes = normal(*models, rows, width), max(2, width)
     outputs[..., 4, :] = outputs[..., 4, :1]  # the first of equal ones
     labels = np.random.default_rng(1).integers(0, classes, (*models, rows))
     tallies = np.arange(classes + 1) + np.zeros((*models, classes + 1), np.int64)
+    labels[..., ::3] = outputs[..., ::3, :].argmax(-1) if width > 1 else outputs[..., ::3, 0] > 0
     both(ops, "tally_classes", [outputs, labels, np.empty_like(labels), tallies], [3])
 
 
