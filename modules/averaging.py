@@ -63,6 +63,8 @@ class Candidate:
     """So many were trained when time ended it; None for all."""
     scores: tuple[float, ...]
     """By the objective, larger being better: for each split the mean of the rows that choose."""
+    ancestors: Sequence[Mapping[str, Any]] = ()
+    """The trials that it comes from, the first one first: what trains each of them again."""
 
     def score(self, splits: Sequence[int]) -> float:
         """Return the mean score of some splits."""

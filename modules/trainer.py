@@ -38,7 +38,7 @@ from .tabular import comes_with_diel
 from .trainer_data import forget, look_at_data, shape_of, splits_of
 from .trainer_options import LAYERS, OF_DATASET, OF_START, OF_TRIALS, OPTION_GROUPS, TrainerOptions
 from .training import NetworkTrainer, Setting, train
-from .trial import Trial, run_trial, trial_seed
+from .trial import Report, Trial, run_trial, trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
@@ -250,17 +250,21 @@ def _with_ancestors(
     trial: Trial, ancestors: Sequence[Mapping[str, Any]]
 ) -> Iterator[Sequence[Trial]]:
     """Return a context with a trial behind those that it comes from, and their checkpoints."""
-    if not ancestors:
-        yield [trial]
-        return
     with TemporaryDirectory() as folder:
-        found, before = [], None
-        own = [Trial(each["trial"], dict(each["parameters"]), each["seed"]) for each in ancestors]
-        for each in (*own, trial):
-            here = checkpoint_of(Path(folder), each.number)
-            found.append(each._replace(checkpoint=here, parent_checkpoint=before))
-            before = here
-        yield found
+        yield _lineage(trial, ancestors, Path(folder))
+
+
+def _lineage(trial: Trial, ancestors: Sequence[Mapping[str, Any]], folder: Path) -> Sequence[Trial]:
+    """Return a trial behind those that it comes from, with their checkpoints in a folder."""
+    if not ancestors:
+        return [trial]
+    found, before = [], None
+    own = [Trial(each["trial"], dict(each["parameters"]), each["seed"]) for each in ancestors]
+    for each in (*own, trial):
+        here = checkpoint_of(folder, each.number)
+        found.append(each._replace(checkpoint=here, parent_checkpoint=before))
+        before = here
+    return found
 
 
 def choose_average(options: Options, folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,15 +282,22 @@ def choose_average(options: Options, folder: Path, asked: Mapping[str, Any]) -> 
         return kept
     task = options.task(folder)
     candidates = [Candidate(**each) for each in asked["candidates"]]
-    return choose(
-        task.load(),
-        lambda each: task.report(Trial(each.trial, each.parameters, each.seed)),
-        candidates,
-        asked["count"],
-        path,
-        is_blind=asked["is_blind"],
-        trials=trials,
-    )
+    train = task.load()
+    with TemporaryDirectory() as states:
+
+        def report_of(candidate: Candidate) -> Report:
+            trial = Trial(candidate.trial, candidate.parameters, candidate.seed)
+            *before, trial = _lineage(trial, candidate.ancestors, Path(states))
+            for each in before:
+                if each.checkpoint is not None and not each.checkpoint.exists():
+                    train(each.parameters, task.report(each))
+            return task.report(trial)
+
+        return choose(
+            *(train, report_of, candidates, asked["count"], path),
+            is_blind=asked["is_blind"],
+            trials=trials,
+        )
 
 
 def why_no_model(options: Options) -> str:

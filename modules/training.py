@@ -26,7 +26,7 @@ from .pretrained import Pretrained
 from .sweep.ledger import plain
 from .trial import DIVERGED, ERRORS, SPLITS, Report, Reports, known_metrics, marked
 from .trial_plan import BEST_EPOCH, TrialPlan
-from .trial_states import NO_CHECKPOINTS, ONE_TRAINING, TrialStates, go_on
+from .trial_states import NO_CHECKPOINTS, ONE_TRAINING, TrialStates
 
 if TYPE_CHECKING:
     from dnn import Callback, EarlyStopping, Epoch, History, NeuralNetwork, RoutineTable
@@ -319,11 +319,7 @@ class NetworkTrainer:
         elif report.checkpoint is not None and report.checkpoint.is_file():
             resume_training(model, [self._states.load(report.checkpoint)])
         else:
-            before = 0
-            if report.parent_checkpoint is not None:
-                parent = self._states.load(report.parent_checkpoint)
-                go_on(model, [parent], [wanted])
-                before = parent.epochs
+            before = self._states.begin(model, report.parent_checkpoint, wanted)
             rule = self._plan.rule() if is_alone else None
             most = epochs or about.get("epochs", before) - before or wanted.epochs
             history = self._setting.fit(model, wanted, data, most, rule)
@@ -367,19 +363,21 @@ class NetworkTrainer:
                 continue
             if model is None:
                 epochs = epochs_to_test if job.is_test else None
-                model = self._fitted(wanted, seed, number, epochs)
+                model = self._fitted(wanted, seed, number, epochs, report)
             outputs = model(data.validation.x)
             yield job.test, data.in_units(loss_of(wanted, data.takes).point(outputs))
 
     def _fitted(
-        self, wanted: Hyperparameters, seed: int, number: int, epochs: int | None
+        self, wanted: Hyperparameters, seed: int, number: int, epochs: int | None, report: Report
     ) -> NeuralNetwork:
         """Return a network that is trained as that of a split was; for so many epochs, if given."""
         rounds, _ = self._data_of(wanted)
         data = rounds[number]
         model = self._setting.network(wanted, seed, data)
         rule = None if rounds.jobs[number].is_test else self._plan.rule()
-        self._setting.fit(model, wanted, data, epochs or wanted.epochs, rule)
+        before = self._states.begin(model, report.parent_checkpoint, wanted)
+        most = wanted.epochs if epochs is None else epochs - before
+        self._setting.fit(model, wanted, data, most, rule)
         return model
 
     def predictions(
@@ -388,14 +386,15 @@ class NetworkTrainer:
         """Train the network of a split of a trial once more; return what it predicts.
 
         Of the rows that the split scores: probabilities, or values in the units of the file.
-        `epochs` is given where time has ended the trial. Of several seeds it is the first.
+        `epochs` is given where time has ended the trial, with those of the trial from which it
+        goes on. Of several seeds it is the first.
         """
         wanted = Hyperparameters.model_validate(with_layers(parameters, self._layers))
         rounds, _ = self._data_of(wanted)
         if (job := rounds.jobs[number]).is_test:
             epochs = self._epochs_of_all(wanted, report, None, job.outer)
         seed = self._seeds(wanted, report)[0][number]
-        model, data = self._fitted(wanted, seed, number, epochs), rounds[number]
+        model, data = self._fitted(wanted, seed, number, epochs, report), rounds[number]
         if data.takes == "values":
             return data.in_units(loss_of(wanted, data.takes).point(model(data.validation.x)))
         return model.predict_proba(data.validation.x)
@@ -503,13 +502,9 @@ def train(
     wanted = Hyperparameters.model_validate(dict(parameters))
     _, compute, plan, checkpoints, _ = setting
     model = setting.network(wanted, seed, data, scheme)
-    most, rule, before = epochs or wanted.epochs, plan.rule(), 0
-    states = states or TrialStates()
-    if report is not None and report.parent_checkpoint is not None:
-        parent = states.load(report.parent_checkpoint)
-        go_on(model, [parent], [wanted])
-        before = parent.epochs
-        most += before
+    rule, states = plan.rule(), states or TrialStates()
+    before = states.begin(model, None if report is None else report.parent_checkpoint, wanted)
+    most = before + (epochs or wanted.epochs)
     shown = shown_epochs(report, most, plan.patience, before)
     reported: Reports = []
     callbacks: list[Callback] = []

@@ -213,8 +213,10 @@ def choose_candidates(watched: WatchedSweep, ledger: Path, count: int) -> dict[s
                 "seed": records[place]["seed"],
                 "epochs": best_step_of(records[place]),
                 "scores": scores[place],
+                "ancestors": lineage,
             }
             for place in sorted(kept)
+            if (lineage := watched.ancestors(records[place])) is not None
         ],
     }
 

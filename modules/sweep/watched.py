@@ -334,23 +334,28 @@ class WatchedSweep:
         is_alone = len(ledgers_in(self.run_dir)) == 1
         which = str(number) if is_alone else f"{self.name}:{number}"
         command = ["diel", "sweep", str(self.run_dir), "--repeat", which]
-        ancestors, is_whole = self._ancestors(record)
+        ancestors = self.ancestors(record)
         return {
             **_data_of(record),
             "figure": curve,
-            "command": shlex.join(command) if is_whole and number in self._places else "",
-            "ancestors": ancestors if is_whole else None,
+            "command": ""
+            if ancestors is None or number not in self._places
+            else shlex.join(command),
+            "ancestors": ancestors,
         }
 
-    def _ancestors(self, record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
-        """Return the trials that one comes from, the first one first, and whether none is lost."""
+    def ancestors(self, record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """Return the trials that one comes from, the first one first; None if any is not recorded.
+
+        The ``trial``, ``parameters`` and ``seed`` of each.
+        """
         found: list[dict[str, Any]] = []
         while (parent := Parent.of(record)) is not None:
             if parent.trial not in self._places or parent.trial >= record["trial"]:
-                return found[::-1], False
+                return None
             record = record_at(self._ledger, self._places[parent.trial])
             found.append({name: record.get(name) for name in ("trial", "parameters", "seed")})
-        return found[::-1], True
+        return found[::-1]
 
 
 def _data_of(record: Mapping[str, Any]) -> dict[str, Any]:
