@@ -288,6 +288,10 @@ class Search:
         """Set the most trials that the strategy may have; None for no limit."""
         self._until.trials = trials
 
+    def limit_time(self, time_s: float | None) -> None:
+        """Set after how many seconds trials end; None for no limit."""
+        self._until.time_s = time_s
+
     def enqueue(self, trial: int) -> None:
         """Record the number of a trial that was enqueued, and not chosen by the strategy."""
         self._enqueued.append(trial)

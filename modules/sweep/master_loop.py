@@ -6,6 +6,7 @@ the ledger; the table, the best rows and the strategy get it after that.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Mapping
@@ -290,12 +291,14 @@ class _MasterLoop:
         if self._checkpoints is not None:
             self._checkpoints.prepare()
         tuples, recorded = self._ctx.tuples, len(self._queue.recorded)
-        tuples.tput(self._tags.sweep(self._session), self._order())
         self._drop_stopped()
         if self._steering.is_paused:
             self._show_pause()
             self._ctx.log.warning("the sweep is %s", _PAUSED)
         self._steer(at_once=True)
+        # Only now: what is asked for may be a limit of time, which trainers are to know of.
+        self._steering.takes_time = self._search.left_s(0.0) is not None
+        tuples.tput(self._tags.sweep(self._session), self._order())
         self._dispatcher.give_out()
         # Only now, as it takes some milliseconds to find reporters: trainers have work meanwhile.
         name, asked = self._path.parent.name, self._plan.log
@@ -406,8 +409,12 @@ class _MasterLoop:
             decision = steering.decide(request, self._why_over() or reason_to_end)
             self._ledger.write([decision])
             steering.apply(decision)
-            text = "asked: %s: %s" if decision["accepted"] else "asked: %s, which is refused: %s"
-            self._ctx.log.info(text, request.kind, decision["answer"])
+            is_accepted = decision["accepted"]
+            if request.kind == "time" and is_accepted:
+                self._started_s = time.monotonic()
+            text = "asked: %s: %s" if is_accepted else "asked: %s, which is refused: %s"
+            level = logging.INFO if is_accepted else logging.WARNING  # who asked may have left
+            self._ctx.log.log(level, text, request.kind, decision["answer"])
         if requests:
             self._drop_stopped()
             self._output.declare()
@@ -447,7 +454,7 @@ class _MasterLoop:
         if cause == StopCause.TIME:
             self._ctx.log.info("%s: trials under way end", self._why_over())
             self._stop_if_enough()
-        else:
+        elif cause == StopCause.TIME_ONCE_REPORTED:
             self._ctx.log.warning(
                 "its time is over, and no trial has a result: trials go on until the first one has"
             )
