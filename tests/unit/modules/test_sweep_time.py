@@ -115,7 +115,7 @@ def test_a_sweep_that_has_finished_is_given_more_time(sweep: Sweep) -> None:
     wanted = random(until={"time": 0.3})
     sweep.run(wanted)
     before = len(sweep.records)
-    request = {"kind": "time", "time_s": 0.9}
+    request = {"kind": "time", "time_s": 2.0}
     ask(sweep.ledger, requests_for(sweep.ledger, [request]))
     sweep.run(wanted)
     assert len(sweep.records) > before
@@ -126,7 +126,7 @@ def test_a_sweep_that_has_finished_is_given_more_time(sweep: Sweep) -> None:
         master.Options.model_validate({**wanted, "objective": "score", "maximise": True})
     )
     Steering(again, TrialQueue(None)).apply(decision)
-    assert again.left_s(0.0) == 0.9
+    assert again.left_s(0.0) == 2.0
 
 
 def test_a_sweep_is_given_time_while_it_runs(sweep: Sweep) -> None:
