@@ -25,9 +25,10 @@ from .checkpoints import Checkpoints, Resumed
 from .compute import MOST_NETWORKS, Compute
 from .evaluation import PreparedSplits, TrainingJob, class_factors, errors_of_groups
 from .hyperparameters import Hyperparameters, batch_size_of, loss_of, optimizer_of
+from .metrics import ERRORS, known_metrics, marked
 from .networks import dropout_rates, layers_of
 from .pretrained import Pretrained
-from .trial import ERRORS, Report, Reports, known_metrics, marked
+from .trial import Report, Reports
 from .trial_plan import BEST_EPOCH, TrialPlan
 from .trial_states import TrialStates, go_on
 

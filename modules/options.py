@@ -41,6 +41,7 @@ from .hyperparameters import (
     suggested_values,
 )
 from .layer_list import references
+from .metrics import METRICS, metrics_of_task
 from .objective import Constraint, ExpressionError, Objective, ObjectiveError
 from .problems import at, meant, problem, with_remedies
 from .space import Finite, Space, SpaceError
@@ -53,7 +54,6 @@ from .space_check import (
 )
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known, make_strategy
 from .tabular import is_table, known_shape, known_task
-from .trial import METRICS, metrics_of_task
 from .trial_plan import more_metrics
 from .trial_states import NO_CHECKPOINTS, ONE_TRAINING
 

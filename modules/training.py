@@ -19,12 +19,13 @@ from .evaluation import PreparedSplits, SplitData, class_factors, errors_of_grou
 from .fused import FusedTrainings, best_epoch, estimated_time_s, shown_epochs
 from .hyperparameters import Hyperparameters, batch_size_of, loss_of, optimizer_of
 from .layer_list import LayerTables, with_layers
+from .metrics import DIVERGED, ERRORS, SPLITS, known_metrics, marked
 from .networks import layers_of
 from .parallel import Parallel
 from .predictions import place_of_predictions, write_predictions
 from .pretrained import Pretrained
 from .sweep.ledger import plain
-from .trial import DIVERGED, ERRORS, SPLITS, Report, Reports, known_metrics, marked
+from .trial import Report, Reports
 from .trial_plan import BEST_EPOCH, TrialPlan
 from .trial_states import NO_CHECKPOINTS, ONE_TRAINING, TrialStates
 

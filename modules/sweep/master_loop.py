@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import ModuleFailed, TupleTimeout
 
+from ..metrics import METRICS
 from ..objective import Aim
-from ..trial import METRICS, StopCause, Trial, trial_seed
+from ..trial import StopCause, Trial, trial_seed
 from .dispatcher import Dispatcher
 from .in_flight import forget_running_curves, note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from diel import describe_error, format_value
 
 from ..evaluation import Evaluated
+from ..metrics import SPLITS, is_splits
 from ..objective import Judgement, ObjectiveError
 from ..space import Choices
-from ..trial import OUT_OF_TIME, SPLITS, Reports, is_splits, thinned, trial_seed
+from ..trial import OUT_OF_TIME, Reports, thinned, trial_seed
 from ..trial_plan import BEST_EPOCH
 from .leases import Bitmap
 from .ledger import (

@@ -62,7 +62,7 @@ LAYERS = {
         averaged trained_file
     """,
     "modules": """
-        attributes problems
+        attributes metrics problems
         layer_list
         hyperparameters parallel pareto predictions space trial
         networks

@@ -13,9 +13,10 @@ from dnn import History, RoutineTable
 from modules import master, trainer, training
 from modules.compute import MOST_NETWORKS
 from modules.fused import estimated_time_s
+from modules.metrics import SPLITS
 from modules.sweep import trainer_loop
 from modules.sweep.ledger import ledger_path, records_of
-from modules.trial import SPLITS, Report, Trial, TrialResult, run_trial, trial_seed
+from modules.trial import Report, Trial, TrialResult, run_trial, trial_seed
 
 pytest.importorskip("sklearn", reason="the data come with scikit-learn")
 
