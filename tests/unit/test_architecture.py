@@ -62,7 +62,7 @@ LAYERS = {
         averaged trained_file
     """,
     "modules": """
-        attributes metrics problems
+        attributes metrics problems until
         layer_list
         hyperparameters parallel pareto predictions space trial
         networks
