@@ -265,7 +265,7 @@ def choose(
 
     Parameters
     ----------
-    train : modules.training.NetworkTrainer
+    train : modules.network_trainer.NetworkTrainer
     report_of : callable
         Returns the report of a candidate's trial.
     candidates : sequence of Candidate

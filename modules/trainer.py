@@ -29,6 +29,7 @@ from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import EvaluationError
 from .hyperparameters import Hyperparameters
 from .layer_list import built, layer_models, rows_of, with_layers
+from .network_trainer import NetworkTrainer
 from .networks import layers_of
 from .pretrained import Pretrained, place_of_weights
 from .sweep.lineage import checkpoint_of
@@ -37,7 +38,7 @@ from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import comes_with_diel
 from .trainer_data import forget, look_at_data, shape_of, splits_of
 from .trainer_options import LAYERS, OF_DATASET, OF_START, OF_TRIALS, OPTION_GROUPS, TrainerOptions
-from .training import NetworkTrainer, Setting, train
+from .training import Setting, train
 from .trial import Report, Trial, run_trial, trial_seed
 
 if TYPE_CHECKING:

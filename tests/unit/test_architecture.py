@@ -78,6 +78,7 @@ LAYERS = {
         trainer_data
         fused sklearn_trainer torch_trainer
         training
+        network_trainer
         trainer
         master
         reporter tensorboard
