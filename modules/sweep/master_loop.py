@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import ModuleFailed, TupleTimeout
 
-from ..metrics import METRICS
 from ..objective import Aim
-from ..trial import StopCause, Trial, trial_seed
+from ..trial import StopCause, trial_seed
+from .best_model import BestModel
 from .dispatcher import Dispatcher
 from .in_flight import forget_running_curves, note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
@@ -34,18 +34,15 @@ from .ledger import (
     trials_of,
 )
 from .lineage import FOLDER as CHECKPOINTS
-from .lineage import TrialCheckpoints, checkpoint_of
+from .lineage import TrialCheckpoints
 from .messages import (
     End,
     IntermediateReport,
-    ModelSaved,
     Outcome,
-    SaveModel,
     Stops,
     SweepOrder,
     Tags,
 )
-from .models import BEST, how_to_use, provenance_of
 from .output import SweepOutput
 from .results import COMPUTED_BY, SweepResults
 from .steering import RequestReader, Steering
@@ -68,7 +65,6 @@ _LONGEST_PAUSE_S: Final = 1e6
 _PAUSED: Final = "paused: diel sweep RUN_DIR --resume goes on"
 _LOGGED_WITHIN_S: Final[Mapping[str, float]] = {"finished": 60.0, "stopped": 5.0}
 """How long the log of trials may take after the last trial, by how the sweep has ended."""
-_MORE_PASSES: Final = 10
 _UNRANKED_SHOWN: Final = 3
 """Number of trials of which the log says at once that their metrics do not give the objectives."""
 
@@ -152,11 +148,8 @@ class _MasterLoop:
         self._session = uuid.uuid4().hex
         self._search = plan.search
         self._queue = TrialQueue(plan.search.size)
-        self._saves_models: bool | None = None
         self._known_trainers: set[int] = set()
-        self._kept_trials: dict[int, int | None] = {}
         self._is_other_device = False
-        self._model = ""
         self._quarantined: frozenset[int] = frozenset()
         self._not_to_try: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
@@ -197,6 +190,10 @@ class _MasterLoop:
         if plan.search.has_parents:
             folder = self._path.with_name(CHECKPOINTS)
             self._checkpoints = TrialCheckpoints(folder, plan.search.possible_parents)
+        self._model = BestModel(
+            *(ctx, tags, self._session, trainers, plan.search.objectives[0].text),
+            *(plan.seed, self._path, self._results, self._folder_of_checkpoints),
+        )
         self._dispatcher = Dispatcher(
             ctx,
             tags,
@@ -324,9 +321,9 @@ class _MasterLoop:
         self._workers.dismiss()
         if self._leadership is not None:
             self._leadership.finish()
-        # If all trials were recorded already, it is not known yet whether trainers save models.
-        if self._results.best is not None and self._saves_models is not False:
-            self._save_best()
+        usage = self._model.save()
+        if usage is not None:
+            self._output.report.add_model(usage)
         self._steer(at_once=True, reason_to_end="the sweep is at its end")
         tuples.tget(self._tags.sweep(self._session))
         dismiss_trainers(self._ctx, self._tags, self._trainers)
@@ -496,53 +493,6 @@ class _MasterLoop:
         }
         self._write([record])
 
-    def _save_best(self) -> None:
-        """Have a trainer write the model of the best trial: the one that has kept its network.
-
-        If none has, one trains it again, the same network bit for bit.
-        """
-        best = self._results.best
-        assert best is not None
-        number = best["trial"]
-        # A trial that was taken over was trained with the seed in its row.
-        seed = best["seed"] if type(best.get("seed")) is int else self._seed_of(number)
-        folder = self._folder_of_checkpoints
-        trial = Trial(
-            *(number, self._results.parameters_of(best), seed),
-            checkpoint=checkpoint_of(folder, number),
-            parent_checkpoint=checkpoint_of(folder, self._results.lineage.parent(number)),
-        )
-        objective = self._search.objectives[0].text
-        metrics = {name: best[name] for name in METRICS if name in best}
-        provenance = provenance_of(
-            *(self._ctx.run_dir, self._path.parent.name, objective, best[objective], metrics),
-            epochs=self._results.ended_at.get(number),
-            schedule=self._results.lineage.schedule(number),
-        )
-        holders = [copy for copy, kept in self._kept_trials.items() if kept == number]
-        is_kept = trial.checkpoint is not None and trial.checkpoint.exists()
-        if not holders and self._saves_models and not is_kept:
-            text = "trial %d is trained again, to write its model: no trainer here has kept it"
-            self._ctx.log.info(text, number)
-        wanted = SaveModel(
-            *(self._session, trial, self._path.with_name(BEST), provenance),
-            holder=holders[0] if holders else None,
-            most_passes=3 * self._trainers + _MORE_PASSES,
-        )
-        self._ctx.tuples.tput(self._tags.lease, wanted)
-        while True:
-            saved = self._ctx.tuples.tget(self._tags.outcome)
-            if isinstance(saved, ModelSaved) and saved.session == self._session:
-                break
-        if saved.path is not None:
-            self._model = f"the model of trial {number}: {saved.path}"
-            usage = how_to_use(self._ctx.run_dir, self._path)
-            if usage:
-                self._model += f"\nto score new rows with it: {usage['command']}"
-            self._output.report.add_model(usage)
-        elif self._saves_models:
-            self._ctx.log.warning("the best model was not kept: %s", saved.reason)
-
     def _seed_of(self, trial: int) -> int:
         return trial_seed(self._plan.seed, trial)
 
@@ -579,8 +529,7 @@ class _MasterLoop:
         self._dispatcher.pace.observe(done - len(outcome.untried), sum(outcome.seconds))
         self._dispatcher.pace.at_once = outcome.at_once
         if not outcome.worker:
-            self._saves_models = outcome.saves_models
-            self._kept_trials[outcome.trainer] = outcome.kept_trial
+            self._model.note(outcome)
         records = self._results.records_of(outcome, grant.attempt)
         retried = set()
         if grant.attempt <= self._plan.retries and outcome.reasons:
@@ -660,7 +609,9 @@ class _MasterLoop:
         chosen = [f"strategy, as chosen: {self._search.chosen}"] if self._search.is_chosen else []
         best = self._results.best_rows.best[:1]
         lineage = [line for row in best for line in self._results.lineage.lines(row["trial"])]
-        self._output.show_notes([*chosen, *lineage, *([self._model] if self._model else [])])
+        self._output.show_notes(
+            [*chosen, *lineage, *([self._model.text] if self._model.text else [])]
+        )
         self._output.log_unranked(self._path)
         if self._results.best is None:
             unranked = self._results.unranked

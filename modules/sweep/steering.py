@@ -94,12 +94,13 @@ class Request:
                 raise SteeringError(f"{number!r} is not {expected}")
         elif number is not None:
             raise SteeringError(f"{kind} has no number")
-        return cls(id_, cast("Kind", kind), parameters, number, _time_of(kind, fields))
+        return cls(
+            id_, cast("Kind", kind), parameters, number, _time_of(kind, fields.get("time_s"))
+        )
 
 
-def _time_of(kind: str, fields: Mapping[str, Any]) -> float | None:
+def _time_of(kind: object, time_s: Any) -> float | None:
     """Return the time of a request, in seconds; None for one of another kind."""
-    time_s = fields.get("time_s")
     if kind != "time" and time_s is None:
         return None
     try:
