@@ -18,6 +18,7 @@ from diel.errors import ModuleFailed, TupleTimeout
 from ..objective import Aim
 from ..trial import StopCause, trial_seed
 from .best_model import BestModel
+from .clock import HOPELESS, SweepClock
 from .dispatcher import Dispatcher
 from .in_flight import forget_running_curves, note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
@@ -44,7 +45,7 @@ from .messages import (
     Tags,
 )
 from .output import SweepOutput
-from .results import COMPUTED_BY, SweepResults
+from .results import COMPUTED_BY, SweepResults, note_on_rounding
 from .steering import RequestReader, Steering
 from .warm_start import EarlierResults
 
@@ -56,9 +57,6 @@ if TYPE_CHECKING:
     from ..search import Search
     from .shared import Leader
 
-_HOPELESS: Final = 20
-"""If so many trials fail before one succeeds, the sweep ends: the points are not the cause."""
-_MATTERS_FOR_ROUNDING: Final = ("device", "device_name", "precision")
 _LOOK_FOR_REQUESTS_EVERY_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 1e6
 """Timeout of a wait while the sweep is paused: a wait that has one is not taken for a deadlock."""
@@ -153,10 +151,6 @@ class _MasterLoop:
         self._quarantined: frozenset[int] = frozenset()
         self._not_to_try: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
-        self._started_s = time.monotonic()
-        self._late_tries = 0
-        self._core_s, self._clocked_s = 0.0, self._started_s
-        self._time = StopCause.NO
         self._steering = Steering(plan.search, self._queue)
         self._choice_said = ""
         self._look_s = 0.0
@@ -177,6 +171,8 @@ class _MasterLoop:
         term = None if leads is None else leads.term
         self._workers = JoinedWorkers(self._path, self._order, trainers, term)
         self._requests = RequestReader(self._path)
+        self._clock = SweepClock(plan.search, trainers, ctx.ranks_of(tags.trainer), self._joined)
+        self._time = StopCause.NO
         self._log: TrialLog | None = None
         self._earlier: EarlierResults | None = None
         if plan.warm_start is not None:
@@ -206,7 +202,7 @@ class _MasterLoop:
             self._earlier,
             record=lambda record: self._write([record]),
             reason_to_end=self._why_over,
-            left_s=self._left_s,
+            left_s=self._clock.left_s,
         )
 
     def resume(self) -> None:
@@ -221,8 +217,7 @@ class _MasterLoop:
             self._output.add(rows)
         self._failed_before = self._results.failed
         # What earlier sessions have taken: the time between their trials is not known.
-        copies = max(1, self._trainers)
-        self._core_s = self._results.seconds * self._ctx.ranks_of(self._tags.trainer) / copies
+        self._clock.add_trials(self._results.seconds)
         for tag in self._tags.of_earlier_sessions:
             self._ctx.tuples.collect(tag)
         left_over = take_in_flight(self._ctx.run_dir, self._tags)
@@ -357,7 +352,7 @@ class _MasterLoop:
 
     def _is_interrupted(self) -> bool:
         """Whether there is something to be done before a message of a trainer here comes."""
-        is_over = self._queue.leases_out and self._time_cause() != self._time
+        is_over = self._queue.leases_out and self._clock.cause() != self._time
         return self._look_at_other_runs() or bool(is_over) or self._has_requests()
 
     def _look_at_other_runs(self) -> bool:
@@ -380,6 +375,9 @@ class _MasterLoop:
                 f"with {len(here)} joined workers, {sum(here.values())} trainers" if here else ""
             )
             self._ctx.progress(len(self._queue.recorded), self._queue.expected, shown)
+
+    def _joined(self) -> int:
+        return sum(self._workers.here.values())
 
     def _has_requests(self) -> bool:
         """Whether there are new requests to the sweep; the file is looked at twice a second."""
@@ -409,7 +407,7 @@ class _MasterLoop:
             steering.apply(decision)
             is_accepted = decision["accepted"]
             if request.kind == "time" and is_accepted:
-                self._started_s = time.monotonic()
+                self._clock.restart()
             text = "asked: %s: %s" if is_accepted else "asked: %s, which is refused: %s"
             level = logging.INFO if is_accepted else logging.WARNING  # who asked may have left
             self._ctx.log.log(level, text, request.kind, decision["answer"])
@@ -445,7 +443,7 @@ class _MasterLoop:
 
     def _end_in_time(self) -> None:
         """End the trials that are out, if the time of the sweep is over and one has a result."""
-        cause = self._time_cause()
+        cause = self._clock.cause()
         if cause == self._time or not self._queue.leases_out:
             return
         self._time = cause
@@ -458,25 +456,6 @@ class _MasterLoop:
             )
         self._put_stops()
 
-    def _time_cause(self) -> StopCause:
-        """Return why trials are to end: the time is over, and a trial has a result or not yet."""
-        left_s = self._left_s()
-        if left_s is None or left_s > 0:
-            return StopCause.NO
-        if not self._search.best and self._late_tries < _HOPELESS:
-            return StopCause.TIME_ONCE_REPORTED
-        self._search.clock(self._clocked_s - self._started_s, self._core_s)
-        return StopCause.TIME
-
-    def _left_s(self) -> float | None:
-        """Return for how many seconds trials may go on; None without a limit of time."""
-        now_s, here = time.monotonic(), self._ctx.ranks_of(self._tags.trainer)
-        joined = sum(self._workers.here.values())
-        ranks = here + joined * here // max(1, self._trainers)
-        self._core_s += ranks * (now_s - self._clocked_s)
-        self._clocked_s = now_s
-        return self._search.left_s(now_s - self._started_s, self._core_s, ranks)
-
     def _record_untried(self, trial: int) -> None:
         """Record a trial that has not begun as stopped."""
         point = self._dispatcher.point_of(trial)
@@ -488,21 +467,18 @@ class _MasterLoop:
             "state": STOPPED,
             "parameters": point,
             "metrics": {},
-            "seed": self._seed_of(trial),
+            "seed": trial_seed(self._plan.seed, trial),
             "reason": "stopped before it began",
         }
         self._write([record])
 
-    def _seed_of(self, trial: int) -> int:
-        return trial_seed(self._plan.seed, trial)
-
     def _why_over(self) -> str:
         """Return why no more trials are given out, though there may be more; empty if they are."""
-        self._time_cause()
+        self._clock.cause()
         # Failures of this session: the cause of those in an earlier one may have been mended.
         failed = self._results.failed - self._failed_before
         hopeless = self._results.best is None and not self._results.succeeded
-        hopeless = hopeless and failed >= _HOPELESS
+        hopeless = hopeless and failed >= HOPELESS
         if hopeless:
             return f"{failed} trials have failed, and none has succeeded"
         words = {
@@ -537,7 +513,7 @@ class _MasterLoop:
             records = [record for record in records if record["trial"] not in retried]
         self._queue.came_back(outcome.lease, done, retried, outcome.untried)
         if self._time == StopCause.TIME_ONCE_REPORTED:
-            self._late_tries += len(records)
+            self._clock.late_tries += len(records)
         if records:
             self._record_facts(outcome, records[0])
             self._write(records)
@@ -566,11 +542,9 @@ class _MasterLoop:
         if not before and not self._known_trainers:
             self._output.add_facts(now)
         self._known_trainers.add(outcome.trainer)
-        differ = any(before.get(name) != now.get(name) for name in _MATTERS_FOR_ROUNDING)
-        if before and differ and not self._is_other_device:
+        text = note_on_rounding(before, now)
+        if text and not self._is_other_device:
             self._is_other_device = True
-            text = f"trials until now were computed on {_computer(before)}, these on "
-            text += f"{_computer(now)}: results differ in rounding"
             self._ctx.log.warning("%s", text)
             self._output.add_facts({"note": text})
 
@@ -622,10 +596,3 @@ class _MasterLoop:
             )
             raise SweepFailed(f"no trial has succeeded ({counts or 'none'}); the first: {reason}")
         return self._results.best
-
-
-def _computer(facts: Mapping[str, str]) -> str:
-    """Return the device and the precision as text: ``NVIDIA H200 in float16``."""
-    name = facts.get("device_name") or facts.get("device", "")
-    on = f"cpu ({name})" if facts.get("device") == "cpu" else name
-    return f"{on} in {facts.get('precision', 'float32')}"
