@@ -14,8 +14,9 @@ from diel import __version__
 
 from .best_network import BestNetwork
 from .checkpoints import seed_of_point
+from .epochs import best_epoch
 from .evaluation import PreparedSplits, means
-from .fused import FusedTrainings, best_epoch
+from .fused import FusedTrainings
 from .hyperparameters import Hyperparameters, loss_of
 from .layer_list import LayerTables, with_layers
 from .metrics import DIVERGED, ERRORS, SPLITS, known_metrics, marked

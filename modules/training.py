@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from .best_network import BestNetwork, EpochsInTime, settle
 from .checkpoints import Checkpoints
 from .compute import Compute
+from .epochs import best_epoch, estimated_time_s, shown_epochs
 from .evaluation import SplitData, class_factors, errors_of_groups
-from .fused import best_epoch, estimated_time_s, shown_epochs
 from .hyperparameters import Hyperparameters, batch_size_of, loss_of, optimizer_of
 from .metrics import ERRORS, known_metrics, marked
 from .networks import layers_of

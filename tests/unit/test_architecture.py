@@ -73,7 +73,7 @@ LAYERS = {
         options report
         search
         sweep
-        averaging best_network checkpoints compute
+        averaging best_network checkpoints compute epochs
         trainer_options
         trainer_data
         fused sklearn_trainer torch_trainer

@@ -12,7 +12,7 @@ from diel.testing import Module, run_modules
 from dnn import History, RoutineTable
 from modules import master, trainer
 from modules.compute import MOST_NETWORKS
-from modules.fused import estimated_time_s
+from modules.epochs import estimated_time_s
 from modules.metrics import SPLITS
 from modules.network_trainer import NetworkTrainer
 from modules.sweep import trainer_loop
