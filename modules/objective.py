@@ -21,8 +21,8 @@ from typing import Any, TypeGuard
 
 from diel.errors import PluginError
 
+from .metrics import DIVERGED, METRICS, TEXT, plain_number
 from .pareto import infeasible_score
-from .trial import DIVERGED, METRICS, TEXT, plain_number
 
 Metrics = Mapping[str, Any]
 Evaluate = Callable[[Metrics], float]

@@ -41,21 +41,22 @@ from .hyperparameters import (
     suggested_values,
 )
 from .layer_list import references
+from .metrics import METRICS, metrics_of_task
 from .objective import Constraint, ExpressionError, Objective, ObjectiveError
 from .problems import at, meant, problem, with_remedies
 from .space import Finite, Space, SpaceError
 from .space_check import (
-    READERS,
     are_sound,
+    data_problems,
     parameter_problems,
     space_problems,
     stage_problems,
 )
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known, make_strategy
-from .tabular import is_table, known_shape, known_task
-from .trial import METRICS, metrics_of_task
+from .tabular import known_shape, known_task
 from .trial_plan import more_metrics
 from .trial_states import NO_CHECKPOINTS, ONE_TRAINING
+from .until import UntilOptions
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
 _REPORTED = [name for name, metric in METRICS.items() if metric.task != "on request"]
@@ -68,48 +69,6 @@ _RESERVED_COLUMNS = ("trial", "trainer", "seed", "state")
 
 _BY_KIND = dict.fromkeys(re.sub(r":.*", ":<sampler>", name) for name in STRATEGIES)
 """The strategies, those of one class once."""
-
-
-class UntilOptions(BaseModel):
-    """When a sweep is over, beside the number of its trials."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    objective: float | None = Field(
-        default=None, allow_inf_nan=False, description="no further trial begins once one is as good"
-    )
-    time: float | str | None = Field(
-        default=None,
-        description='trials end then, and count with their best epoch: seconds, or as "2 h"',
-    )
-    core_hours: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="trials end so once all ranks of trainers have taken so many hours together",
-    )
-
-    @field_validator("time")
-    @classmethod
-    def _check_time(cls, time: float | str | None) -> float | None:
-        from diel import duration_s
-
-        return None if time is None else duration_s(time)
-
-    @property
-    def time_s(self) -> float | None:
-        """The time, in seconds."""
-        return None if self.time is None else float(self.time)
-
-    @property
-    def core_s(self) -> float | None:
-        """The time of all ranks of trainers together, in seconds."""
-        return None if self.core_hours is None else 3600 * self.core_hours
-
-    @property
-    def has_time(self) -> bool:
-        """Whether a time ends the sweep."""
-        return self.time is not None or self.core_hours is not None
 
 
 class SweepOptions(BaseModel):
@@ -503,7 +462,7 @@ class SweepOptions(BaseModel):
             shape = known_shape(options.get("dataset"))
             found = [*parameter_problems(space, options, shape, known_task(options))]
             yield from found or stage_problems(space, modules[self.trainer])
-            yield from self._data_problems(options)
+            yield from data_problems(self.space, self.trainer, options)
             yield from self._evaluation_problems(options)
             if self._is("parent") and not found:
                 yield from self._member_problems(space, options)
@@ -531,42 +490,6 @@ class SweepOptions(BaseModel):
         if epochs is not None and not (isinstance(epochs, Finite) and len(epochs) == 1):
             text = "members are compared after as many epochs each"
             yield at(("space", "epochs"), self.space["epochs"], text, "give one number")
-
-    def _data_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
-        dataset, reading = trainer.get("dataset"), trainer.get("reading")
-        is_sequence = isinstance(reading, Mapping) and reading.get("lengths") is not None
-        kind = "a table" if is_table(dataset) else "sequences" if is_sequence else ""
-        for name, (readers, wanted, related) in READERS.items():
-            if name in self.space and kind and kind != wanted:
-                yield at(
-                    ("space", name),
-                    self.space[name],
-                    f"{readers} are of {wanted}, and {self.trainer} trains on {dataset}: {kind}",
-                    f"leave out {name}, {related}",
-                )
-        if "class_weight" in self.space and trainer.get("class_weight") is not None:
-            yield at(
-                ("space", "class_weight"),
-                self.space["class_weight"],
-                f"{self.trainer} has a class_weight too",
-                "leave one of them out",
-            )
-        watched = trainer.get("watch") if trainer.get("patience") else None
-        losses = repr(self.space.get(_LOSS))
-        if "pinball" in (watched, *(trainer.get("metrics") or ())) and "quantile" not in losses:
-            yield at(
-                ("space",),
-                self.space,
-                f"{self.trainer} measures pinball, and no network predicts quantiles",
-                'add loss = "quantile"',
-            )
-        if is_sequence and "recurrent" not in self.space:
-            yield at(
-                ("space",),
-                self.space,
-                f"{self.trainer} trains on sequences, and no layer reads them",
-                "add recurrent = [[32]], the units of each recurrent layer",
-            )
 
     def _evaluation_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
         evaluation = trainer.get("evaluation")

@@ -39,48 +39,7 @@ from .strategies import (
     make_strategy,
     with_rule,
 )
-
-
-@dataclass
-class Until:
-    """The limits of a sweep, and which of them has been reached."""
-
-    trials: int | None = None
-    """Most trials of the strategy."""
-    score: float | None = None
-    """Once a trial has this score or more, no further trial begins."""
-    time_s: float | None = None
-    """Seconds after the start, by `clock`, after which trials end."""
-    core_s: float | None = None
-    """Seconds that all ranks of trainers may take together, by `clock`."""
-    _reason: str | None = None
-
-    def allows(self, trial: int) -> bool:
-        """Whether a trial may begin."""
-        return self._reason is None and (self.trials is None or trial < self.trials)
-
-    def told(self, score: float | None) -> None:
-        """Record the score of a trial, larger being better."""
-        if self.score is not None and score is not None and score >= self.score:
-            self._reason = self._reason or "objective"
-
-    def clock(self, elapsed_s: float, core_s: float = 0.0) -> None:
-        """Set the seconds since the start, and of all ranks: nothing else measures them."""
-        if self.time_s is not None and elapsed_s >= self.time_s:
-            self._reason = self._reason or "time"
-        if self.core_s is not None and core_s >= self.core_s:
-            self._reason = self._reason or "core hours"
-
-    def left_s(self, elapsed_s: float, core_s: float = 0.0, ranks: int = 1) -> float | None:
-        """Return for how many seconds trials may go on; None without a limit of time."""
-        left = [] if self.time_s is None else [self.time_s - elapsed_s]
-        left += [] if self.core_s is None else [(self.core_s - core_s) / max(1, ranks)]
-        return min(left, default=None)
-
-    @property
-    def reason(self) -> str | None:
-        """The limit that is reached: "objective", "time" or "core hours"; None if none is."""
-        return self._reason
+from .until import Until
 
 
 @dataclass
@@ -298,6 +257,10 @@ class Search:
     def limit(self, trials: int | None) -> None:
         """Set the most trials that the strategy may have; None for no limit."""
         self._until.trials = trials
+
+    def limit_time(self, time_s: float | None) -> None:
+        """Set after how many seconds trials end; None for no limit."""
+        self._until.time_s = time_s
 
     def enqueue(self, trial: int) -> None:
         """Record the number of a trial that was enqueued, and not chosen by the strategy."""

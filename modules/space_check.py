@@ -19,12 +19,12 @@ from .networks import layers_of
 from .parallel import Parallel
 from .problems import at, meant
 from .space import Space, SpaceError, parse_dimension
-from .tabular import DataShape, known_shape
+from .tabular import DataShape, is_table, known_shape
 
 if TYPE_CHECKING:
     from dnn import Dataset
 
-READERS: Final[Mapping[str, tuple[str, str, str]]] = {
+_READERS: Final[Mapping[str, tuple[str, str, str]]] = {
     "channels": ("convolutions", "images", "depth and kernel"),
     "recurrent": ("recurrent layers", "sequences", "cell and bidirectional"),
 }
@@ -128,7 +128,7 @@ def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
             shape = known
         layers = layers_of(wanted, *shape)
         if text := parallel.problem_with(trainer.processes, layers):
-            named = (name for name in READERS if name in space.dimensions)
+            named = (name for name in _READERS if name in space.dimensions)
             of = next((name for name in named if getattr(wanted, name)), "hidden")
             shown = f"{of} = {getattr(wanted, of)}: {text}"
             yield at(("space", of) if of in space.dimensions else ("space",), point, shown)
@@ -137,6 +137,46 @@ def stage_problems(space: Space, trainer: Any) -> Iterator[InitErrorDetails]:
             loc = ("space", "batch_size") if "batch_size" in space.dimensions else ("space",)
             yield at(loc, wanted.batch_size, text, "take larger batches, or fewer processes")
             return
+
+
+def data_problems(
+    space: Mapping[str, Any], name: str, trainer: Mapping[str, Any]
+) -> Iterator[InitErrorDetails]:
+    """Yield which parameters of a space do not go with the data of the trainer of that name."""
+    dataset, reading = trainer.get("dataset"), trainer.get("reading")
+    is_sequence = isinstance(reading, Mapping) and reading.get("lengths") is not None
+    kind = "a table" if is_table(dataset) else "sequences" if is_sequence else ""
+    for parameter, (readers, wanted, related) in _READERS.items():
+        if parameter in space and kind and kind != wanted:
+            yield at(
+                ("space", parameter),
+                space[parameter],
+                f"{readers} are of {wanted}, and {name} trains on {dataset}: {kind}",
+                f"leave out {parameter}, {related}",
+            )
+    if "class_weight" in space and trainer.get("class_weight") is not None:
+        yield at(
+            ("space", "class_weight"),
+            space["class_weight"],
+            f"{name} has a class_weight too",
+            "leave one of them out",
+        )
+    watched = trainer.get("watch") if trainer.get("patience") else None
+    losses = repr(space.get("loss"))
+    if "pinball" in (watched, *(trainer.get("metrics") or ())) and "quantile" not in losses:
+        yield at(
+            ("space",),
+            space,
+            f"{name} measures pinball, and no network predicts quantiles",
+            'add loss = "quantile"',
+        )
+    if is_sequence and "recurrent" not in space:
+        yield at(
+            ("space",),
+            space,
+            f"{name} trains on sequences, and no layer reads them",
+            "add recurrent = [[32]], the units of each recurrent layer",
+        )
 
 
 def _drawn_points(space: Space) -> Iterator[dict[str, Any]]:

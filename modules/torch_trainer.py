@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from .metrics import marked
 from .tabular import metrics_of
 from .trainer_data import load_split
-from .trial import Report, marked
+from .trial import Report
 
 ACTIVATIONS: Final[Mapping[str, str]] = {
     "relu": "ReLU",

@@ -29,6 +29,7 @@ from .compute import Compute, missing_gpu, routines_of_run
 from .evaluation import EvaluationError
 from .hyperparameters import Hyperparameters
 from .layer_list import built, layer_models, rows_of, with_layers
+from .network_trainer import NetworkTrainer
 from .networks import layers_of
 from .pretrained import Pretrained, place_of_weights
 from .sweep.lineage import checkpoint_of
@@ -37,7 +38,7 @@ from .sweep.trainer_loop import comm_of, run_trainer
 from .tabular import comes_with_diel
 from .trainer_data import forget, look_at_data, shape_of, splits_of
 from .trainer_options import LAYERS, OF_DATASET, OF_START, OF_TRIALS, OPTION_GROUPS, TrainerOptions
-from .training import NetworkTrainer, Setting, train
+from .training import Setting, train
 from .trial import Trial, run_trial, trial_seed
 
 if TYPE_CHECKING:
@@ -251,17 +252,21 @@ def _with_ancestors(
     trial: Trial, ancestors: Sequence[Mapping[str, Any]]
 ) -> Iterator[Sequence[Trial]]:
     """Return a context with a trial behind those that it comes from, and their checkpoints."""
-    if not ancestors:
-        yield [trial]
-        return
     with TemporaryDirectory() as folder:
-        found, before = [], None
-        own = [Trial(each["trial"], dict(each["parameters"]), each["seed"]) for each in ancestors]
-        for each in (*own, trial):
-            here = checkpoint_of(Path(folder), each.number)
-            found.append(each._replace(checkpoint=here, parent_checkpoint=before))
-            before = here
-        yield found
+        yield _lineage(trial, ancestors, Path(folder))
+
+
+def _lineage(trial: Trial, ancestors: Sequence[Mapping[str, Any]], folder: Path) -> Sequence[Trial]:
+    """Return a trial behind those that it comes from, with their checkpoints in a folder."""
+    if not ancestors:
+        return [trial]
+    found, before = [], None
+    own = [Trial(each["trial"], dict(each["parameters"]), each["seed"]) for each in ancestors]
+    for each in (*own, trial):
+        here = checkpoint_of(folder, each.number)
+        found.append(each._replace(checkpoint=here, parent_checkpoint=before))
+        before = here
+    return found
 
 
 def choose_average(options: Options, folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,25 +288,24 @@ def choose_average(options: Options, folder: Path, asked: Mapping[str, Any]) -> 
     task = options.task(folder)
     candidates = [Candidate(**each) for each in asked["candidates"]]
     train: Any = task.load()
+    with TemporaryDirectory() as states:
 
-    def predict(candidate: Candidate, number: int) -> Any:
-        trial = Trial(candidate.trial, candidate.parameters, candidate.seed)
-        with _with_ancestors(trial, candidate.ancestors) as own:
-            for each in own[:-1]:
+        def predict(candidate: Candidate, number: int) -> Any:
+            trial = Trial(candidate.trial, candidate.parameters, candidate.seed)
+            *before, trial = _lineage(trial, candidate.ancestors, Path(states))
+            for each in before:
+                if each.checkpoint is None or each.checkpoint.exists():
+                    continue  # a candidate before this one has the same
                 if reason := run_trial(train, each.parameters, task.report(each)).reason:
                     raise ValueError(_NO_ANCESTOR.format(each.number, reason))
-            report = task.report(own[-1])
+            report = task.report(trial)
             return train.predictions(candidate.parameters, report, number, candidate.epochs)
 
-    return choose(
-        train.rounds,
-        predict,
-        candidates,
-        asked["count"],
-        path,
-        is_blind=asked["is_blind"],
-        trials=trials,
-    )
+        return choose(
+            *(train.rounds, predict, candidates, asked["count"], path),
+            is_blind=asked["is_blind"],
+            trials=trials,
+        )
 
 
 def why_no_model(options: Options) -> str:

@@ -26,6 +26,7 @@ from .checkpoints import CheckpointOptions
 from .evaluation import SPLIT_COLUMNS, EvaluationOptions
 from .hyperparameters import Hyperparameters
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
+from .metrics import metrics_of_task
 from .networks import layers_of
 from .objective import Constraint, ExpressionError, ObjectiveError, compile_expression
 from .parallel import TrainingOptions
@@ -45,7 +46,6 @@ from .tabular import (
     place_of_data,
     problem_with_augmentations,
 )
-from .trial import metrics_of_task
 from .trial_plan import DEVIATION, WATCHED, TrialPlan
 
 _OF_ROWS = ("validation_fraction", "split_seed", *SPLIT_COLUMNS)

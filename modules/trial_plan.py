@@ -16,7 +16,8 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .evaluation import Evaluated, TrainingJob, collect
-from .trial import METRICS, trial_seed
+from .metrics import METRICS
+from .trial import trial_seed
 
 if TYPE_CHECKING:
     from dnn import EarlyStopping

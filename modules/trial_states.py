@@ -52,6 +52,14 @@ class TrialStates:
             )
         return load_progress(path)[0]
 
+    def begin(self, model: NeuralNetwork, parent: Path | None, wanted: Hyperparameters) -> int:
+        """Have a network go on from the end of a trial, if there is one; return its epochs."""
+        if parent is None:
+            return 0
+        progress = self.load(parent)
+        go_on(model, [progress], [wanted])
+        return progress.epochs
+
     def save(self, path: Path, progress: Progress, rank: int = 0) -> None:
         """Keep the state of a trial, and write it; of several ranks the first one writes."""
         if rank == 0:

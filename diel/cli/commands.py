@@ -340,6 +340,10 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     steering.add_argument(
         "--trials", type=count, metavar="N", help="how many points the strategy is to try in all"
     )
+    steering.add_argument(
+        "--time", type=seconds, metavar="TIME",
+        help="end its trials after so much time from now on, or from when the run is resumed",
+    )  # fmt: skip
     _add_sweep(steering)
     steering.add_argument(
         "--no-wait", action="store_true", help="do not wait for the sweep's answer"

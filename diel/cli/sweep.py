@@ -109,6 +109,8 @@ def _requests(options: argparse.Namespace) -> list[dict[str, Any]]:
     requests += [{"kind": "stop", "number": trial} for trial in options.stop_trial]
     if options.trials is not None:
         requests.append({"kind": "trials", "number": options.trials})
+    if options.time is not None:
+        requests.append({"kind": "time", "time_s": options.time})
     if options.pause and options.resume:
         raise LaunchError("--pause and --resume at once: choose one")
     requests += [{"kind": kind} for kind in ("pause", "resume") if getattr(options, kind)]

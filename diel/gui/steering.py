@@ -20,14 +20,15 @@ from diel.loading.reporter import WatchedSweep
 from diel.loading.sweeps import steer_sweep
 from diel.run.directory import RunDirectory
 from diel.run.watched_run import WatchedRun
-from diel.text import as_toml, format_value
+from diel.text import as_toml, duration_s, format_value
 
 _ANSWER_S: Final = 10.0
 _LOOK_EVERY_S: Final = 2.0
 _MOST_DIGITS: Final = 12
+_LONGEST_TIME: Final = 40
 _ENDED: Final = ("finished", "stopped")
 _WHILE_IT_RUNS: Final = "Change it while it runs"
-_AFTERWARDS: Final = "Go on with more trials"
+_AFTERWARDS: Final = "Go on with more trials or time"
 
 
 class SteeringPanel:
@@ -58,6 +59,7 @@ class SteeringPanel:
                     button("Go on", "play_arrow", lambda: self._ask({"kind": "resume"}))
                     button("Stop a trial", "stop", lambda: self._offer_number("stop"))
                 button("Number of trials", "numbers", lambda: self._offer_number("trials"))
+                button("Time", "timer", lambda: self._offer_number("time"))
             self._answer = ui.label("").classes("sweep-note").props('role="status"')
         self._section.visible = False
         self._is_over = False
@@ -155,14 +157,17 @@ class SteeringPanel:
         watched = self._watched()
         running: Sequence[int] = watched.summary()["running"] if watched is not None else ()
         texts = {"stop": ("Stop a trial", "its number"),
+                 "time": ("Time", "in which it ends, as 10 min"),
                  "trials": ("Number of trials", "how many there are to be")}  # fmt: skip
         title, label = texts[kind]
 
         async def ask() -> None:
-            text = (field.value or "").strip()
-            if not text.isdecimal() or len(text) > _MOST_DIGITS:
-                problem.text = f"{text[:40]!a} is no number"
-            elif await self._ask({"kind": kind, "number": int(text)}):
+            try:
+                amount = _amount(kind, (field.value or "").strip())
+            except ValueError as error:
+                problem.text = str(error)
+                return
+            if await self._ask({"kind": kind, **amount}):
                 self._dialog.close()
             else:
                 problem.text = self._answer.text
@@ -232,6 +237,15 @@ class _PointField:
     def show(self, problem: str) -> None:
         """Show a problem of the value; an empty text removes the last one."""
         self._element.error = problem or None
+
+
+def _amount(kind: str, text: str) -> dict[str, float]:
+    """Return what a request of a kind has, from what was typed; a ValueError says what is wrong."""
+    if kind == "time":
+        return {"time_s": duration_s(text[:_LONGEST_TIME])}
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise ValueError(f"{text[:40]!a} is no number")
+    return {"number": int(text)}
 
 
 def choices_of(parameter: Parameter, entry: Any) -> list[Any]:

@@ -89,7 +89,8 @@ def steer_sweep(
     """Send requests to a sweep while it runs, or keep them for when it is resumed.
 
     Each request has ``kind``, one of ``enqueue`` (and ``parameters``), ``pause``, ``resume``,
-    ``stop`` (and ``number``, of a trial) and ``trials`` (and ``number``, how many there are to be).
+    ``stop`` (and ``number``, of a trial), ``trials`` (and ``number``, how many there are to be) and
+    ``time`` (and ``time_s``, after how many seconds it ends).
     The sweep of several is named as ``group.module``. Answers are waited for so long; not at all
     where the run has ended.
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Final
 
+from ..metrics import METRICS
 from ..objective import Objective, ObjectiveError
-from ..trial import METRICS
 from .splits import Evaluated
 
 

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from diel import format_value
 
+from ..metrics import METRICS
 from ..pareto import ParetoFront
 from ..predictions import Predictions, read_predictions
-from ..trial import METRICS, OUT_OF_TIME
+from ..trial import OUT_OF_TIME
 from .markup import LARGEST, as_number, show
 from .panels import LinearScale, focus
 

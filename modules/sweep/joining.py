@@ -45,9 +45,9 @@ from diel import (
 )
 from diel.errors import ModuleFailed
 
+from ..metrics import check_metrics, sound_metrics
 from ..objective import Aim
 from ..strategies import Cutoffs
-from ..trial import check_metrics, sound_metrics
 from .ledger import MOST_TRIALS, as_numbers, encode
 from .messages import IntermediateReport, Lease, Outcome, SweepOrder
 

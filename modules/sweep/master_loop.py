@@ -6,6 +6,7 @@ the ledger; the table, the best rows and the strategy get it after that.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Mapping
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from diel.errors import ModuleFailed, TupleTimeout
 
 from ..objective import Aim
-from ..trial import METRICS, StopCause, Trial, trial_seed
+from ..trial import StopCause, trial_seed
+from .best_model import BestModel
+from .clock import HOPELESS, SweepClock
 from .dispatcher import Dispatcher
 from .in_flight import forget_running_curves, note_interrupted, take_in_flight
 from .joined_workers import JoinedWorkers, WorkerChange
@@ -32,20 +35,17 @@ from .ledger import (
     trials_of,
 )
 from .lineage import FOLDER as CHECKPOINTS
-from .lineage import TrialCheckpoints, checkpoint_of
+from .lineage import TrialCheckpoints
 from .messages import (
     End,
     IntermediateReport,
-    ModelSaved,
     Outcome,
-    SaveModel,
     Stops,
     SweepOrder,
     Tags,
 )
-from .models import BEST, how_to_use, provenance_of
 from .output import SweepOutput
-from .results import COMPUTED_BY, SweepResults
+from .results import COMPUTED_BY, SweepResults, note_on_rounding
 from .steering import RequestReader, Steering
 from .warm_start import EarlierResults
 
@@ -57,16 +57,12 @@ if TYPE_CHECKING:
     from ..search import Search
     from .shared import Leader
 
-_HOPELESS: Final = 20
-"""If so many trials fail before one succeeds, the sweep ends: the points are not the cause."""
-_MATTERS_FOR_ROUNDING: Final = ("device", "device_name", "precision")
 _LOOK_FOR_REQUESTS_EVERY_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 1e6
 """Timeout of a wait while the sweep is paused: a wait that has one is not taken for a deadlock."""
 _PAUSED: Final = "paused: diel sweep RUN_DIR --resume goes on"
 _LOGGED_WITHIN_S: Final[Mapping[str, float]] = {"finished": 60.0, "stopped": 5.0}
 """How long the log of trials may take after the last trial, by how the sweep has ended."""
-_MORE_PASSES: Final = 10
 _UNRANKED_SHOWN: Final = 3
 """Number of trials of which the log says at once that their metrics do not give the objectives."""
 
@@ -150,18 +146,11 @@ class _MasterLoop:
         self._session = uuid.uuid4().hex
         self._search = plan.search
         self._queue = TrialQueue(plan.search.size)
-        self._saves_models: bool | None = None
         self._known_trainers: set[int] = set()
-        self._kept_trials: dict[int, int | None] = {}
         self._is_other_device = False
-        self._model = ""
         self._quarantined: frozenset[int] = frozenset()
         self._not_to_try: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
-        self._started_s = time.monotonic()
-        self._late_tries = 0
-        self._core_s, self._clocked_s = 0.0, self._started_s
-        self._time = StopCause.NO
         self._steering = Steering(plan.search, self._queue)
         self._choice_said = ""
         self._look_s = 0.0
@@ -182,6 +171,8 @@ class _MasterLoop:
         term = None if leads is None else leads.term
         self._workers = JoinedWorkers(self._path, self._order, trainers, term)
         self._requests = RequestReader(self._path)
+        self._clock = SweepClock(plan.search, trainers, ctx.ranks_of(tags.trainer), self._joined)
+        self._time = StopCause.NO
         self._log: TrialLog | None = None
         self._earlier: EarlierResults | None = None
         if plan.warm_start is not None:
@@ -195,6 +186,10 @@ class _MasterLoop:
         if plan.search.has_parents:
             folder = self._path.with_name(CHECKPOINTS)
             self._checkpoints = TrialCheckpoints(folder, plan.search.possible_parents)
+        self._model = BestModel(
+            *(ctx, tags, self._session, trainers, plan.search.objectives[0].text),
+            *(plan.seed, self._path, self._results, self._folder_of_checkpoints),
+        )
         self._dispatcher = Dispatcher(
             ctx,
             tags,
@@ -207,7 +202,7 @@ class _MasterLoop:
             self._earlier,
             record=lambda record: self._write([record]),
             reason_to_end=self._why_over,
-            left_s=self._left_s,
+            left_s=self._clock.left_s,
         )
 
     def resume(self) -> None:
@@ -222,8 +217,7 @@ class _MasterLoop:
             self._output.add(rows)
         self._failed_before = self._results.failed
         # What earlier sessions have taken: the time between their trials is not known.
-        copies = max(1, self._trainers)
-        self._core_s = self._results.seconds * self._ctx.ranks_of(self._tags.trainer) / copies
+        self._clock.add_trials(self._results.seconds)
         for tag in self._tags.of_earlier_sessions:
             self._ctx.tuples.collect(tag)
         left_over = take_in_flight(self._ctx.run_dir, self._tags)
@@ -290,12 +284,14 @@ class _MasterLoop:
         if self._checkpoints is not None:
             self._checkpoints.prepare()
         tuples, recorded = self._ctx.tuples, len(self._queue.recorded)
-        tuples.tput(self._tags.sweep(self._session), self._order())
         self._drop_stopped()
         if self._steering.is_paused:
             self._show_pause()
             self._ctx.log.warning("the sweep is %s", _PAUSED)
         self._steer(at_once=True)
+        # Only now: what is asked for may be a limit of time, which trainers are to know of.
+        self._steering.takes_time = self._search.left_s(0.0) is not None
+        tuples.tput(self._tags.sweep(self._session), self._order())
         self._dispatcher.give_out()
         # Only now, as it takes some milliseconds to find reporters: trainers have work meanwhile.
         name, asked = self._path.parent.name, self._plan.log
@@ -320,9 +316,9 @@ class _MasterLoop:
         self._workers.dismiss()
         if self._leadership is not None:
             self._leadership.finish()
-        # If all trials were recorded already, it is not known yet whether trainers save models.
-        if self._results.best is not None and self._saves_models is not False:
-            self._save_best()
+        usage = self._model.save()
+        if usage is not None:
+            self._output.report.add_model(usage)
         self._steer(at_once=True, reason_to_end="the sweep is at its end")
         tuples.tget(self._tags.sweep(self._session))
         dismiss_trainers(self._ctx, self._tags, self._trainers)
@@ -356,7 +352,7 @@ class _MasterLoop:
 
     def _is_interrupted(self) -> bool:
         """Whether there is something to be done before a message of a trainer here comes."""
-        is_over = self._queue.leases_out and self._time_cause() != self._time
+        is_over = self._queue.leases_out and self._clock.cause() != self._time
         return self._look_at_other_runs() or bool(is_over) or self._has_requests()
 
     def _look_at_other_runs(self) -> bool:
@@ -379,6 +375,9 @@ class _MasterLoop:
                 f"with {len(here)} joined workers, {sum(here.values())} trainers" if here else ""
             )
             self._ctx.progress(len(self._queue.recorded), self._queue.expected, shown)
+
+    def _joined(self) -> int:
+        return sum(self._workers.here.values())
 
     def _has_requests(self) -> bool:
         """Whether there are new requests to the sweep; the file is looked at twice a second."""
@@ -406,8 +405,12 @@ class _MasterLoop:
             decision = steering.decide(request, self._why_over() or reason_to_end)
             self._ledger.write([decision])
             steering.apply(decision)
-            text = "asked: %s: %s" if decision["accepted"] else "asked: %s, which is refused: %s"
-            self._ctx.log.info(text, request.kind, decision["answer"])
+            is_accepted = decision["accepted"]
+            if request.kind == "time" and is_accepted:
+                self._clock.restart()
+            text = "asked: %s: %s" if is_accepted else "asked: %s, which is refused: %s"
+            level = logging.INFO if is_accepted else logging.WARNING  # who asked may have left
+            self._ctx.log.log(level, text, request.kind, decision["answer"])
         if requests:
             self._drop_stopped()
             self._output.declare()
@@ -440,37 +443,18 @@ class _MasterLoop:
 
     def _end_in_time(self) -> None:
         """End the trials that are out, if the time of the sweep is over and one has a result."""
-        cause = self._time_cause()
+        cause = self._clock.cause()
         if cause == self._time or not self._queue.leases_out:
             return
         self._time = cause
         if cause == StopCause.TIME:
             self._ctx.log.info("%s: trials under way end", self._why_over())
             self._stop_if_enough()
-        else:
+        elif cause == StopCause.TIME_ONCE_REPORTED:
             self._ctx.log.warning(
                 "its time is over, and no trial has a result: trials go on until the first one has"
             )
         self._put_stops()
-
-    def _time_cause(self) -> StopCause:
-        """Return why trials are to end: the time is over, and a trial has a result or not yet."""
-        left_s = self._left_s()
-        if left_s is None or left_s > 0:
-            return StopCause.NO
-        if not self._search.best and self._late_tries < _HOPELESS:
-            return StopCause.TIME_ONCE_REPORTED
-        self._search.clock(self._clocked_s - self._started_s, self._core_s)
-        return StopCause.TIME
-
-    def _left_s(self) -> float | None:
-        """Return for how many seconds trials may go on; None without a limit of time."""
-        now_s, here = time.monotonic(), self._ctx.ranks_of(self._tags.trainer)
-        joined = sum(self._workers.here.values())
-        ranks = here + joined * here // max(1, self._trainers)
-        self._core_s += ranks * (now_s - self._clocked_s)
-        self._clocked_s = now_s
-        return self._search.left_s(now_s - self._started_s, self._core_s, ranks)
 
     def _record_untried(self, trial: int) -> None:
         """Record a trial that has not begun as stopped."""
@@ -483,68 +467,18 @@ class _MasterLoop:
             "state": STOPPED,
             "parameters": point,
             "metrics": {},
-            "seed": self._seed_of(trial),
+            "seed": trial_seed(self._plan.seed, trial),
             "reason": "stopped before it began",
         }
         self._write([record])
 
-    def _save_best(self) -> None:
-        """Have a trainer write the model of the best trial: the one that has kept its network.
-
-        If none has, one trains it again, the same network bit for bit.
-        """
-        best = self._results.best
-        assert best is not None
-        number = best["trial"]
-        # A trial that was taken over was trained with the seed in its row.
-        seed = best["seed"] if type(best.get("seed")) is int else self._seed_of(number)
-        folder = self._folder_of_checkpoints
-        trial = Trial(
-            *(number, self._results.parameters_of(best), seed),
-            checkpoint=checkpoint_of(folder, number),
-            parent_checkpoint=checkpoint_of(folder, self._results.lineage.parent(number)),
-        )
-        objective = self._search.objectives[0].text
-        metrics = {name: best[name] for name in METRICS if name in best}
-        provenance = provenance_of(
-            *(self._ctx.run_dir, self._path.parent.name, objective, best[objective], metrics),
-            epochs=self._results.ended_at.get(number),
-            schedule=self._results.lineage.schedule(number),
-        )
-        holders = [copy for copy, kept in self._kept_trials.items() if kept == number]
-        is_kept = trial.checkpoint is not None and trial.checkpoint.exists()
-        if not holders and self._saves_models and not is_kept:
-            text = "trial %d is trained again, to write its model: no trainer here has kept it"
-            self._ctx.log.info(text, number)
-        wanted = SaveModel(
-            *(self._session, trial, self._path.with_name(BEST), provenance),
-            holder=holders[0] if holders else None,
-            most_passes=3 * self._trainers + _MORE_PASSES,
-        )
-        self._ctx.tuples.tput(self._tags.lease, wanted)
-        while True:
-            saved = self._ctx.tuples.tget(self._tags.outcome)
-            if isinstance(saved, ModelSaved) and saved.session == self._session:
-                break
-        if saved.path is not None:
-            self._model = f"the model of trial {number}: {saved.path}"
-            usage = how_to_use(self._ctx.run_dir, self._path)
-            if usage:
-                self._model += f"\nto score new rows with it: {usage['command']}"
-            self._output.report.add_model(usage)
-        elif self._saves_models:
-            self._ctx.log.warning("the best model was not kept: %s", saved.reason)
-
-    def _seed_of(self, trial: int) -> int:
-        return trial_seed(self._plan.seed, trial)
-
     def _why_over(self) -> str:
         """Return why no more trials are given out, though there may be more; empty if they are."""
-        self._time_cause()
+        self._clock.cause()
         # Failures of this session: the cause of those in an earlier one may have been mended.
         failed = self._results.failed - self._failed_before
         hopeless = self._results.best is None and not self._results.succeeded
-        hopeless = hopeless and failed >= _HOPELESS
+        hopeless = hopeless and failed >= HOPELESS
         if hopeless:
             return f"{failed} trials have failed, and none has succeeded"
         words = {
@@ -571,8 +505,7 @@ class _MasterLoop:
         self._dispatcher.pace.observe(done - len(outcome.untried), sum(outcome.seconds))
         self._dispatcher.pace.at_once = outcome.at_once
         if not outcome.worker:
-            self._saves_models = outcome.saves_models
-            self._kept_trials[outcome.trainer] = outcome.kept_trial
+            self._model.note(outcome)
         records = self._results.records_of(outcome, grant.attempt)
         retried = set()
         if grant.attempt <= self._plan.retries and outcome.reasons:
@@ -580,7 +513,7 @@ class _MasterLoop:
             records = [record for record in records if record["trial"] not in retried]
         self._queue.came_back(outcome.lease, done, retried, outcome.untried)
         if self._time == StopCause.TIME_ONCE_REPORTED:
-            self._late_tries += len(records)
+            self._clock.late_tries += len(records)
         if records:
             self._record_facts(outcome, records[0])
             self._write(records)
@@ -609,11 +542,9 @@ class _MasterLoop:
         if not before and not self._known_trainers:
             self._output.add_facts(now)
         self._known_trainers.add(outcome.trainer)
-        differ = any(before.get(name) != now.get(name) for name in _MATTERS_FOR_ROUNDING)
-        if before and differ and not self._is_other_device:
+        text = note_on_rounding(before, now)
+        if text and not self._is_other_device:
             self._is_other_device = True
-            text = f"trials until now were computed on {_computer(before)}, these on "
-            text += f"{_computer(now)}: results differ in rounding"
             self._ctx.log.warning("%s", text)
             self._output.add_facts({"note": text})
 
@@ -652,7 +583,9 @@ class _MasterLoop:
         chosen = [f"strategy, as chosen: {self._search.chosen}"] if self._search.is_chosen else []
         best = self._results.best_rows.best[:1]
         lineage = [line for row in best for line in self._results.lineage.lines(row["trial"])]
-        self._output.show_notes([*chosen, *lineage, *([self._model] if self._model else [])])
+        self._output.show_notes(
+            [*chosen, *lineage, *([self._model.text] if self._model.text else [])]
+        )
         self._output.log_unranked(self._path)
         if self._results.best is None:
             unranked = self._results.unranked
@@ -663,10 +596,3 @@ class _MasterLoop:
             )
             raise SweepFailed(f"no trial has succeeded ({counts or 'none'}); the first: {reason}")
         return self._results.best
-
-
-def _computer(facts: Mapping[str, str]) -> str:
-    """Return the device and the precision as text: ``NVIDIA H200 in float16``."""
-    name = facts.get("device_name") or facts.get("device", "")
-    on = f"cpu ({name})" if facts.get("device") == "cpu" else name
-    return f"{on} in {facts.get('precision', 'float32')}"

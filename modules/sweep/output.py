@@ -19,8 +19,9 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from diel import __version__, file_opener, open_regular, repeat_command, replacing
 
+from ..metrics import SPLITS, is_splits
 from ..objective import Objective, ObjectiveError
-from ..trial import OUT_OF_TIME, SPLITS, is_splits
+from ..trial import OUT_OF_TIME
 from ..trial_plan import SEEDS
 from .leases import TrialQueue
 from .ledger import (

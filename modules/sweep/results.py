@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from diel import describe_error, format_value
 
 from ..evaluation import Evaluated
+from ..metrics import SPLITS, is_splits
 from ..objective import Judgement, ObjectiveError
 from ..space import Choices
-from ..trial import OUT_OF_TIME, SPLITS, Reports, is_splits, thinned, trial_seed
+from ..trial import OUT_OF_TIME, Reports, thinned, trial_seed
 from ..trial_plan import BEST_EPOCH
 from .leases import Bitmap
 from .ledger import (
@@ -49,6 +50,8 @@ _MOST_REPORTS: Final = 10_000
 is resumed."""
 COMPUTED_BY: Final = "computed_by"
 """Key of a trainer's device facts, in its first record in a session."""
+_MATTERS_FOR_ROUNDING: Final = ("device", "device_name", "precision")
+"""Of a trainer's device facts."""
 CURVE: Final = "learning curve"
 """Key of a row's learning curve, (step, objective) pairs: no column, and no parameter's name."""
 
@@ -463,3 +466,20 @@ class BestRows:
             self._worst_kept = self._best[-1][0]
         self._version += 1
         return True
+
+
+def note_on_rounding(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return that results differ in rounding, as facts of trainers do; empty if they do not."""
+    if not before or all(before.get(name) == now.get(name) for name in _MATTERS_FOR_ROUNDING):
+        return ""
+    return (
+        f"trials until now were computed on {_computer(before)}, these on {_computer(now)}: "
+        "results differ in rounding"
+    )
+
+
+def _computer(facts: Mapping[str, str]) -> str:
+    """Return the device and the precision as text: ``NVIDIA H200 in float16``."""
+    name = facts.get("device_name") or facts.get("device", "")
+    on = f"cpu ({name})" if facts.get("device") == "cpu" else name
+    return f"{on} in {facts.get('precision', 'float32')}"

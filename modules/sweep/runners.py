@@ -28,8 +28,8 @@ from diel import import_function, restoring
 from diel.errors import RunStopped, TupleTimeout
 
 from ..attributes import describe_unknown, unknown_attributes
+from ..metrics import DIVERGED, check_metrics
 from ..trial import (
-    DIVERGED,
     IsToStop,
     Judge,
     LearningCurve,
@@ -39,7 +39,6 @@ from ..trial import (
     Train,
     Trial,
     TrialResult,
-    check_metrics,
     failed_result,
     reporting_failures,
     run_trial,

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
-from diel import parse_json, whole_lines
+from diel import duration_s, format_duration, parse_json, whole_lines
 
 from ..problems import meant
 from ..space import Space, SpaceError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..search import Search
 
 FORMAT: Final = 1
-Kind: TypeAlias = Literal["enqueue", "pause", "resume", "stop", "trials"]
+Kind: TypeAlias = Literal["enqueue", "pause", "resume", "stop", "time", "trials"]
 KINDS: Final = get_args(Kind)
 _FILE: Final = "requests.jsonl"
 _LONGEST_LINE: Final = 2**20
@@ -52,7 +52,8 @@ class Request:
     """A request to a sweep.
 
     ``enqueue`` has `parameters`; ``stop`` has `number`, that of the trial; ``trials`` has `number`,
-    how many trials the strategy is to have; ``pause`` and ``resume`` have neither.
+    how many trials the strategy is to have; ``time`` has `time_s`; ``pause`` and ``resume`` have
+    none of them.
     """
 
     id: str
@@ -60,6 +61,8 @@ class Request:
     kind: Kind
     parameters: Mapping[str, Any] | None = None
     number: int | None = None
+    time_s: float | None = None
+    """Seconds from the answer on, and from the start of each later session, until trials end."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request in JSON's types."""
@@ -68,6 +71,8 @@ class Request:
             fields["parameters"] = dict(self.parameters)
         if self.number is not None:
             fields["number"] = self.number
+        if self.time_s is not None:
+            fields["time_s"] = self.time_s
         return fields
 
     @classmethod
@@ -89,7 +94,21 @@ class Request:
                 raise SteeringError(f"{number!r} is not {expected}")
         elif number is not None:
             raise SteeringError(f"{kind} has no number")
-        return cls(id_, cast("Kind", kind), parameters, number)
+        return cls(
+            id_, cast("Kind", kind), parameters, number, _time_of(kind, fields.get("time_s"))
+        )
+
+
+def _time_of(kind: object, time_s: Any) -> float | None:
+    """Return the time of a request, in seconds; None for one of another kind."""
+    if kind != "time" and time_s is None:
+        return None
+    try:
+        if kind == "time" and type(time_s) in (int, float):
+            return duration_s(time_s)
+    except ValueError as error:
+        raise SteeringError(str(error)) from None
+    raise SteeringError(f"{time_s!r:.40} is no time in seconds, for a request of the kind {kind}")
 
 
 @dataclass(frozen=True)
@@ -269,6 +288,8 @@ class Steering:
         Trials that are to end; some have ended since.
     points : dict of int to dict
         The parameters of trials that were enqueued.
+    takes_time : bool
+        Whether trials can be ended by time: trainers are told as a session begins.
     """
 
     def __init__(self, search: Search, queue: TrialQueue) -> None:
@@ -276,6 +297,7 @@ class Steering:
         self.is_paused = False
         self.stopped: set[int] = set()
         self.points: dict[int, dict[str, Any]] = {}
+        self.takes_time = True
         self._known: set[str] = set()
 
     def is_known(self, request: Request) -> bool:
@@ -316,6 +338,8 @@ class Steering:
         elif request.kind == "trials":
             self._search.limit(request.number)
             self._queue.total = self._search.size
+        elif request.kind == "time":
+            self._search.limit_time(request.time_s)
         elif request.kind == "stop":
             assert request.number is not None
             self.stopped.add(request.number)
@@ -369,6 +393,20 @@ class Steering:
         return {
             "answer": f"the strategy tries {wanted} points; there were {self._limit_text} to be"
         }
+
+    def _time(self, request: Request, reason_to_end: str) -> dict[str, Any]:
+        if reason_to_end:
+            raise SteeringError(f"no further trial begins: {reason_to_end}")
+        start, stop = self._queue.upcoming(1)
+        if start >= stop and not self._queue.leases_out:
+            raise SteeringError("no trial is left that time could be given to: ask for more trials")
+        if not self.takes_time:
+            raise SteeringError(
+                "this session began without a limit of time, so that its trials keep no best "
+                "epochs: end the run, ask again, and resume it"
+            )
+        assert request.time_s is not None
+        return {"answer": f"the sweep ends in {format_duration(request.time_s)}"}
 
     @property
     def _limit_text(self) -> str:

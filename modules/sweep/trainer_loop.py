@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from diel import describe_error
 from diel.errors import TupleTimeout
 
+from ..metrics import Metrics
 from ..objective import Objective, ObjectiveError
 from ..strategies import Cohort
 from ..trial import (
     LearningCurve,
-    Metrics,
     OnReport,
     Reports,
     ShowProgress,

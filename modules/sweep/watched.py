@@ -344,7 +344,10 @@ class WatchedSweep:
         }
 
     def ancestors(self, record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        """Return the trials that one comes from, the first one first; None if one is lost."""
+        """Return the trials that one comes from, the first one first; None if any is not recorded.
+
+        The ``trial``, ``parameters`` and ``seed`` of each.
+        """
         found: list[dict[str, Any]] = []
         while (parent := Parent.of(record)) is not None:
             if parent.trial not in self._places or parent.trial >= record["trial"]:

@@ -62,7 +62,7 @@ LAYERS = {
         averaged trained_file
     """,
     "modules": """
-        attributes problems
+        attributes metrics problems until
         layer_list
         hyperparameters parallel pareto predictions space trial
         networks
@@ -73,11 +73,12 @@ LAYERS = {
         options report
         search
         sweep
-        averaging best_network checkpoints compute
+        averaging best_network checkpoints compute epochs
         trainer_options
         trainer_data
         fused sklearn_trainer torch_trainer
         training
+        network_trainer
         trainer
         master
         reporter tensorboard

@@ -14,11 +14,11 @@ from diel.executive.batch_scripts import LAUNCHERS, SCHEDULERS
 from diel.workflow.annotations import FieldType
 from dnn import catalogue
 from modules.hyperparameters import Hyperparameters, defaults
+from modules.metrics import METRICS
 from modules.parallel import SCHEMES
 from modules.strategies import RULES, STRATEGIES
 from modules.sweep.output import FORMATS
 from modules.trainer import Options
-from modules.trial import METRICS
 
 SWEEPS = (ROOT / "docs" / "sweeps.md").read_text()
 CLUSTERS = (ROOT / "docs" / "clusters.md").read_text()

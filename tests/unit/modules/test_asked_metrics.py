@@ -16,8 +16,9 @@ from dnn import Dataset
 from dnn.distributed import Communicator, run_on_threads
 from modules import master, trainer
 from modules.evaluation import errors_of_groups
+from modules.metrics import metrics_of_task
 from modules.options import SweepOptions
-from modules.trial import Report, metrics_of_task
+from modules.trial import Report
 
 pytest.importorskip("sklearn", reason="the data sets come with scikit-learn")
 

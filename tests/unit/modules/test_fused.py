@@ -10,26 +10,28 @@ import pytest
 from diel.loading import context
 from diel.testing import Module, run_modules
 from dnn import History, RoutineTable
-from modules import master, trainer, training
+from modules import master, trainer
 from modules.compute import MOST_NETWORKS
-from modules.fused import estimated_time_s
+from modules.epochs import estimated_time_s
+from modules.metrics import SPLITS
+from modules.network_trainer import NetworkTrainer
 from modules.sweep import trainer_loop
 from modules.sweep.ledger import ledger_path, records_of
-from modules.trial import SPLITS, Report, Trial, TrialResult, run_trial, trial_seed
+from modules.trial import Report, Trial, TrialResult, run_trial, trial_seed
 
 pytest.importorskip("sklearn", reason="the data come with scikit-learn")
 
 FOLDS = {"method": "k_fold", "folds": 4}
 
 
-def alone(train: training.NetworkTrainer, parameters: dict[str, Any], seed: int) -> dict[str, Any]:
+def alone(train: NetworkTrainer, parameters: dict[str, Any], seed: int) -> dict[str, Any]:
     tried = run_trial(train, parameters, Report(0, seed, options={}, folder=Path()))
     assert not tried.reason, tried.detail
     return tried.metrics
 
 
 def all_of(
-    train: training.NetworkTrainer, trials: list[tuple[dict[str, Any], int]]
+    train: NetworkTrainer, trials: list[tuple[dict[str, Any], int]]
 ) -> tuple[list[dict[str, Any] | None], list[Report]]:
     """Train together; return metrics, and the reports with the learning curves."""
     reports = [Report(0, seed, options={}, folder=Path()) for _, seed in trials]
@@ -261,13 +263,13 @@ def test_a_sweep_gives_its_trainers_many_trials_at_once(
     routines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    here = training.NetworkTrainer.train_together
+    here = NetworkTrainer.train_together
 
-    def counting(self: training.NetworkTrainer, trials: Any) -> Any:
+    def counting(self: NetworkTrainer, trials: Any) -> Any:
         sizes.append(len(trials))
         return here(self, trials)
 
-    monkeypatch.setattr(training.NetworkTrainer, "train_together", counting)
+    monkeypatch.setattr(NetworkTrainer, "train_together", counting)
     # Everything is said, however quickly it follows the last.
     monkeypatch.setattr(trainer_loop, "_SHOW_EVERY_S", 0.0)
     monkeypatch.setattr(context, "_PROGRESS_EVERY_S", 0.0)

@@ -30,10 +30,10 @@ from modules.hyperparameters import (
     optimizer_of,
     parameters_with,
 )
+from modules.metrics import METRICS
 from modules.networks import layers_of
 from modules.space import Space
 from modules.space_check import parameter_problems
-from modules.trial import METRICS
 
 
 def choices(model: type[BaseModel], name: str) -> set[str]:

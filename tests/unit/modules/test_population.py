@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from diel.testing import Module, run_modules
 from modules import fused, master, trainer
 from modules.options import SweepOptions
+from modules.reporter import SweepReporter
 from modules.search import Search
 from modules.space import Space
 from modules.strategies import WAIT, Lagged, Population, with_rule
@@ -353,6 +354,19 @@ def test_any_trial_can_be_repeated_with_those_that_it_comes_from(
             ancestors=found["ancestors"],
         )
         assert file.is_file()
+
+
+def test_an_average_is_of_networks_that_went_on_from_others(
+    whole: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    shutil.copytree(whole[0], tmp_path / "again")
+    asked = SweepReporter().find_candidates(tmp_path / "again", "", 4)
+    last = asked["candidates"][-1]
+    record = whole[1][last["trial"]]
+    assert record["parent"] is not None
+    options = trainer.Options.model_validate({"dataset": "breast_cancer"})
+    found = trainer.choose_average(options, tmp_path, {**asked, "candidates": [last]})
+    assert found["score"]["best"]["accuracy"] == pytest.approx(record["metrics"]["accuracy"])
 
 
 def test_the_model_of_the_best_member_is_kept_and_its_schedule_told(

@@ -17,7 +17,8 @@ from modules import master, sklearn_trainer, torch_trainer, trainer
 from modules.evaluation import EvaluationError, PreparedSplits, SplitData, TrainingJob, prepared
 from modules.fused import FusedTrainings
 from modules.hyperparameters import Hyperparameters
-from modules.training import NetworkTrainer, train
+from modules.network_trainer import NetworkTrainer
+from modules.training import train
 from modules.trial import Report
 
 SMALL = {"hidden": [4], "epochs": 4, "activation": "tanh", "learning_rate": 0.05}

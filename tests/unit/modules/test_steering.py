@@ -68,6 +68,11 @@ def heading(folder: Path, **about: Any) -> Path:
         ({"kind": "stop", "number": True}, "True is not"),
         ({"kind": "trials", "number": 0}, "0 is not a number of trials"),
         ({"kind": "pause", "number": 3}, "pause has no number"),
+        ({"kind": "pause", "time_s": 3.0}, "no time in seconds, for a request of the kind pause"),
+        ({"kind": "time"}, "None is no time in seconds"),
+        ({"kind": "time", "time_s": True}, "True is no time"),
+        ({"kind": "time", "time_s": 0}, "longer than 0 s"),
+        ({"kind": "time", "time_s": float("nan")}, "longer than 0 s"),
         ({"kind": "explode"}, "no request"),
     ],
 )
@@ -185,7 +190,7 @@ def test_who_waits_for_an_answer_reads_each_line_of_the_ledger_once(
     assert len(read) == 2
 
 
-@pytest.mark.parametrize("kind", ["pause", "enqueue", "trials"])
+@pytest.mark.parametrize("kind", ["pause", "enqueue", "trials", "time"])
 def test_a_sweep_at_its_end_refuses_what_it_would_not_do(kind: str) -> None:
     search = search_for()
     steering = Steering(search, TrialQueue(search.size))
@@ -194,6 +199,24 @@ def test_a_sweep_at_its_end_refuses_what_it_would_not_do(kind: str) -> None:
     decision = steering.decide(request, "the sweep is at its end")
     assert decision["accepted"] is False
     assert "at its end" in decision["answer"]
+
+
+def test_time_is_for_trials_that_are_left_and_can_be_ended() -> None:
+    search = search_for("random", trials=2)
+    queue = TrialQueue(search.size)
+    steering = Steering(search, queue)
+    request = Request("a", "time", time_s=90.0)
+    decision = steering.decide(request)
+    assert decision["answer"] == "the sweep ends in 1 min 30 s"
+    steering.apply(json.loads(json.dumps(decision)))
+    assert search.left_s(60.0) == 30.0
+    steering.takes_time = False
+    assert "end the run, ask again" in steering.decide(request)["answer"]
+    for trial in range(2):
+        queue.recorded.add(trial)
+    refused = steering.decide(request)
+    assert not refused["accepted"]
+    assert "ask for more trials" in refused["answer"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from support import case_count
 
 from modules.pareto import ParetoFront
-from modules.search import Until
 from modules.space import Parameters, Space, SpaceError
 from modules.strategies import (
     WAIT,
@@ -32,6 +31,7 @@ from modules.strategies import (
 )
 from modules.strategies.cross_entropy import Frequencies, Normal
 from modules.strategies.strategy import Draws
+from modules.until import Until
 
 SPACE = Space.parse(
     {

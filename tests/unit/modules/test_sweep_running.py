@@ -15,6 +15,7 @@ from unit.modules.sweeping import GRID, Sweep
 from diel.errors import CopyStopped, ModuleFailed
 from diel.testing import Module, run_modules
 from modules import master, trainer
+from modules.metrics import metrics_of_task
 from modules.objective import Objective
 from modules.reporter import SweepReporter
 from modules.space import Space
@@ -23,7 +24,7 @@ from modules.sweep.master_loop import SweepFailed
 from modules.sweep.messages import Tags
 from modules.sweep.output import export
 from modules.sweep.warm_start import EarlierResults
-from modules.trial import metrics_of_task, trial_seed
+from modules.trial import trial_seed
 
 
 @pytest.mark.parametrize("trainers", [1, 3])

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import wait_until
 
 import dnn
 from diel import parse_json
 from modules import master
 from modules.best_network import BestNetwork
 from modules.objective import Aim
+from modules.search import Search
 from modules.sweep.joining import order_message, order_of, outcome_message, outcome_of
 from modules.sweep.leases import Pace, TrialQueue
-from modules.sweep.ledger import ENDED_BY_TIME, encode, trials_of
+from modules.sweep.ledger import ENDED_BY_TIME, decisions_of, encode, trials_of
 from modules.sweep.messages import Lease, Outcome, SaveModel, SweepOrder
 from modules.sweep.models import trial_of
+from modules.sweep.steering import Steering, ask, requests_for
 from modules.trial import OUT_OF_TIME, Report, StopCause, Trial
 
 from .sweeping import Sweep
@@ -105,6 +109,35 @@ def test_it_goes_on_from_its_ledger_for_as_long_again(sweep: Sweep) -> None:
     for trials, time_s in ((1, 0.2), (2, 0.3)):
         sweep.run(random(until={"time": time_s}), trainers=1)
         assert len(sweep.records) == trials
+
+
+def test_a_sweep_that_has_finished_is_given_more_time(sweep: Sweep) -> None:
+    wanted = random(until={"time": 0.3})
+    sweep.run(wanted)
+    before = len(sweep.records)
+    request = {"kind": "time", "time_s": 2.0}
+    ask(sweep.ledger, requests_for(sweep.ledger, [request]))
+    sweep.run(wanted)
+    assert len(sweep.records) > before
+    (decision,) = decisions_of(sweep.ledger)
+    assert decision["accepted"]
+    # It stays the limit of later sessions.
+    again = Search(
+        master.Options.model_validate({**wanted, "objective": "score", "maximise": True})
+    )
+    Steering(again, TrialQueue(None)).apply(decision)
+    assert again.left_s(0.0) == 2.0
+
+
+def test_a_sweep_is_given_time_while_it_runs(sweep: Sweep) -> None:
+    wanted = random(until={"time": 100})
+    whole = threading.Thread(target=sweep.run, args=(wanted,))
+    whole.start()
+    wait_until(lambda: sweep.ledger.exists())
+    ask(sweep.ledger, requests_for(sweep.ledger, [{"kind": "time", "time_s": 0.2}]))
+    whole.join(30)
+    assert not whole.is_alive()
+    assert any(ENDED_BY_TIME in record for record in sweep.records)
 
 
 def test_core_hours_are_those_of_all_sessions(

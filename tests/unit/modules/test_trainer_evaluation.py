@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from modules import trainer, training
 from modules.evaluation import SplitData
-from modules.trial import Report, metrics_of_task
+from modules.metrics import metrics_of_task
+from modules.trial import Report
 
 
 def trainer_options(folder: Path, **options: Any) -> trainer.Options:

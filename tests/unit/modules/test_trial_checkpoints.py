@@ -13,9 +13,10 @@ from pydantic import ValidationError
 
 from diel.testing import Module, run_modules
 from dnn.distributed import Communicator, run_on_threads
-from modules import master, trainer, training
+from modules import master, trainer
 from modules.checkpoints import FOLDER, Checkpoints, point_without_epochs
 from modules.hyperparameters import Hyperparameters
+from modules.network_trainer import NetworkTrainer
 from modules.sweep.ledger import ledger_path, trials_of
 from modules.trial import Report, run_trial
 
@@ -44,7 +45,7 @@ class Trials:
         given = {"dataset": "breast_cancer", "checkpoints": {}, **options}
         task = trainer.Options.model_validate(given).task(Path(), kept_in=folder)
         self.train = task.load()
-        assert isinstance(self.train, training.NetworkTrainer)
+        assert isinstance(self.train, NetworkTrainer)
         from dnn.training.networks import Fit
 
         inner: Callable[..., Any] = Fit._epoch

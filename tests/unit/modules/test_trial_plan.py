@@ -16,6 +16,7 @@ from diel.testing import Module, run_modules
 from dnn import EarlyStopping, NeuralNetwork, load
 from modules import master, trainer, training
 from modules.hyperparameters import Hyperparameters, batch_size_of, optimizer_of
+from modules.network_trainer import NetworkTrainer
 from modules.networks import layers_of
 from modules.sweep.ledger import ledger_path, trials_of
 from modules.sweep.output import export
@@ -33,12 +34,12 @@ NESTED = {"method": "nested", "folds": 2, "inner_folds": 2}
 PATIENT = {"dataset": "breast_cancer", "patience": 3, "min_delta": 0.001}
 
 
-def prepared(**options: Any) -> training.NetworkTrainer:
+def prepared(**options: Any) -> NetworkTrainer:
     return trainer.prepare({**PATIENT, **options}, Path())
 
 
 def tried(
-    train: training.NetworkTrainer, point: dict[str, Any], seed: int, **more: Any
+    train: NetworkTrainer, point: dict[str, Any], seed: int, **more: Any
 ) -> tuple[dict[str, Any], Report]:
     report = Report(0, seed, options={}, folder=Path(), **more)
     result = run_trial(train, point, report)
@@ -189,7 +190,7 @@ def test_a_regression_has_patience_seeds_and_checkpoints(tmp_path: Path) -> None
     for epochs in ([5, 30], [30]):  # from a shorter one, and from the start
         given = trainer.Options.model_validate({**options, "checkpoints": {}})
         train = given.task(Path(), kept_in=tmp_path / f"{len(epochs)}").load()
-        assert isinstance(train, training.NetworkTrainer)
+        assert isinstance(train, NetworkTrainer)
         for count in epochs:
             metrics.append(timeless(tried(train, {**point, "epochs": count}, 4)[0]))
     _, continued, whole = metrics
