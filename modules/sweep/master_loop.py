@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import ModuleFailed, TupleTimeout
@@ -34,6 +35,7 @@ from .ledger import (
 from .lineage import FOLDER as CHECKPOINTS
 from .lineage import TrialCheckpoints, checkpoint_of
 from .messages import (
+    CopyReady,
     End,
     IntermediateReport,
     ModelSaved,
@@ -45,6 +47,7 @@ from .messages import (
 )
 from .models import BEST, how_to_use, provenance_of
 from .output import SweepOutput
+from .rank_queues import RankQueues
 from .results import COMPUTED_BY, SweepResults
 from .steering import RequestReader, Steering
 from .warm_start import EarlierResults
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from diel import Context, TrialLog
 
     from ..search import Search
+    from ..trial_ranks import TrialRanks
     from .shared import Leader
 
 _HOPELESS: Final = 20
@@ -91,6 +95,8 @@ class SweepPlan:
     """An earlier sweep whose results count, as the file names it."""
     log: tuple[str, ...] = ()
     """Reporters on request that take each trial as it ends."""
+    ranks_of: TrialRanks | None = None
+    """How many ranks of a copy a trial has; None if all have all. Each rank is a trainer then."""
 
 
 def run_master(
@@ -119,16 +125,19 @@ def conclude_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> 
     try:
         sweep.resume()
         sweep.declare()
-        dismiss_trainers(ctx, tags, trainers)
+        dismiss_trainers(ctx, tags, trainers, plan.ranks_of)
     finally:
         sweep.close("finished")
     return sweep.conclude()
 
 
-def dismiss_trainers(ctx: Context, tags: Tags, trainers: int) -> None:
+def dismiss_trainers(
+    ctx: Context, tags: Tags, trainers: int, ranks_of: TrialRanks | None = None
+) -> None:
     """Tell the trainers of this run that there are no more trials."""
-    for _ in range(trainers):
-        ctx.tuples.tput(tags.lease, End(tuple(ctx.iteration)))
+    for trainer in range(trainers):
+        tag = tags.lease if ranks_of is None else tags.lease_of(*divmod(trainer, ranks_of.most))
+        ctx.tuples.tput(tag, End(tuple(ctx.iteration)))
 
 
 class _MasterLoop:
@@ -172,7 +181,7 @@ class _MasterLoop:
             file = ctx.run_dir / table_of(about_of(self._path))
         else:
             file = ctx.results.new_file()
-        self._results = SweepResults(plan.search, plan.seed)
+        self._results = SweepResults(plan.search, plan.seed, in_groups=plan.ranks_of is not None)
         self._output = SweepOutput(ctx, plan.search, self._queue, self._results, plan.seed, file)
         self._ledger = Ledger(
             self._path,
@@ -195,6 +204,9 @@ class _MasterLoop:
         if plan.search.has_parents:
             folder = self._path.with_name(CHECKPOINTS)
             self._checkpoints = TrialCheckpoints(folder, plan.search.possible_parents)
+        self._queues: RankQueues | None = None
+        if plan.ranks_of is not None:
+            self._queues = RankQueues(trainers // plan.ranks_of.most, plan.ranks_of.most)
         self._dispatcher = Dispatcher(
             ctx,
             tags,
@@ -208,6 +220,8 @@ class _MasterLoop:
             record=lambda record: self._write([record]),
             reason_to_end=self._why_over,
             left_s=self._left_s,
+            ranks_of=plan.ranks_of,
+            queues=self._queues,
         )
 
     def resume(self) -> None:
@@ -232,7 +246,7 @@ class _MasterLoop:
         self._not_to_try = note_interrupted(self._path.parent, found)
         self._quarantined = found | self._not_to_try
         # A trainer of several ranks has no child process.
-        on_several_ranks = {left.trainer for left in left_over if left.rank}
+        on_several_ranks = {left.trainer for left in left_over if left.rank or self._queues}
         for left in {str(left): left for left in left_over}.values():
             care = "it is tried in a process of its own first"
             if left.trainer in on_several_ranks:
@@ -291,6 +305,9 @@ class _MasterLoop:
             self._checkpoints.prepare()
         tuples, recorded = self._ctx.tuples, len(self._queue.recorded)
         tuples.tput(self._tags.sweep(self._session), self._order())
+        for copy in range(0 if self._queues is None else self._queues.copies):
+            with suppress(TupleTimeout):  # it has yet to begin, and will say so
+                self._begin_copy(tuples.tread_nowait(self._tags.ready(copy)))
         self._drop_stopped()
         if self._steering.is_paused:
             self._show_pause()
@@ -310,6 +327,9 @@ class _MasterLoop:
             if isinstance(message, WorkerChange):
                 self._follow_worker(message)
                 self._dispatcher.give_out()
+            elif isinstance(message, CopyReady):
+                self._begin_copy(message)
+                self._dispatcher.give_out()
             elif isinstance(message, IntermediateReport):
                 self._answer(message)
             elif message is not None and message.session == self._session:
@@ -325,7 +345,7 @@ class _MasterLoop:
             self._save_best()
         self._steer(at_once=True, reason_to_end="the sweep is at its end")
         tuples.tget(self._tags.sweep(self._session))
-        dismiss_trainers(self._ctx, self._tags, self._trainers)
+        dismiss_trainers(self._ctx, self._tags, self._trainers, self._plan.ranks_of)
 
     # -- requests to the sweep, and messages ------------------------------------------------------
 
@@ -337,9 +357,19 @@ class _MasterLoop:
             self._dispatcher.give_out()
         start, stop = self._queue.upcoming(1)
         is_over = start >= stop or bool(self._why_over())
-        return bool(self._queue.leases_out) or (self._steering.is_paused and not is_over)
+        is_to_come = self._queues is not None and not self._queues.are_known
+        is_kept_back = self._steering.is_paused or is_to_come
+        return bool(self._queue.leases_out) or (is_kept_back and not is_over)
 
-    def _next_message(self) -> Outcome | IntermediateReport | WorkerChange | None:
+    def _begin_copy(self, ready: CopyReady) -> None:
+        """Count on a copy that has begun; if it had begun before, its leases go to others."""
+        is_old = ready.run_session != self._ctx.session
+        if self._queues is None or is_old or ready.iteration != tuple(self._ctx.iteration):
+            return
+        for lease in self._queues.begin(ready.copy_index, ready.session):
+            self._queue.came_back(lease, 0)
+
+    def _next_message(self) -> Outcome | IntermediateReport | CopyReady | WorkerChange | None:
         """Wait for a message of a trainer; None if a request to the sweep has come before."""
         self._look_at_other_runs()  # short waits do not check whether they are interrupted
         if (received := self._workers.next_message()) is not None:
@@ -347,7 +377,7 @@ class _MasterLoop:
         # With nothing out no message would come: only a wait without a timeout is a deadlock.
         timeout_s = None if self._dispatcher.leases_here else _LONGEST_PAUSE_S
         try:
-            message: Outcome | IntermediateReport = self._ctx.tuples.tget_unless(
+            message: Outcome | IntermediateReport | CopyReady = self._ctx.tuples.tget_unless(
                 self._tags.outcome, self._is_interrupted, timeout=timeout_s
             )
         except TupleTimeout:
@@ -363,7 +393,7 @@ class _MasterLoop:
         """Do what is due for other runs; return whether one of their workers has sent a message."""
         if self._leadership is not None:
             self._leadership.look()
-        return self._workers.look()
+        return self._queues is None and self._workers.look()
 
     def _follow_worker(self, change: WorkerChange) -> None:
         """Record a change in the part that a worker of another run takes."""
@@ -521,9 +551,17 @@ class _MasterLoop:
             holder=holders[0] if holders else None,
             most_passes=3 * self._trainers + _MORE_PASSES,
         )
-        self._ctx.tuples.tput(self._tags.lease, wanted)
+        if self._queues is None:
+            self._ctx.tuples.tput(self._tags.lease, wanted)
+        else:
+            wanted = self._give_to_ranks(wanted)
         while True:
             saved = self._ctx.tuples.tget(self._tags.outcome)
+            if isinstance(saved, CopyReady):
+                self._begin_copy(saved)
+                was = wanted.ranks
+                if was and was.copy_index == saved.copy_index and was.session != saved.session:
+                    wanted = self._give_to_ranks(wanted)
             if isinstance(saved, ModelSaved) and saved.session == self._session:
                 break
         if saved.path is not None:
@@ -534,6 +572,20 @@ class _MasterLoop:
             self._output.report.add_model(usage)
         elif self._saves_models:
             self._ctx.log.warning("the best model was not kept: %s", saved.reason)
+
+    def _give_to_ranks(self, wanted: SaveModel) -> SaveModel:
+        """Give the order for a model to as many ranks as the trial has had; return it with them."""
+        assert self._queues is not None
+        assert self._plan.ranks_of is not None
+        while not self._queues.are_known:  # all trials were recorded already
+            if isinstance(message := self._ctx.tuples.tget(self._tags.outcome), CopyReady):
+                self._begin_copy(message)
+        count = self._plan.ranks_of(wanted.trial.parameters)
+        ranks = self._queues.group_of(wanted.holder, count)
+        given = replace(wanted, ranks=ranks)
+        for rank in ranks:
+            self._ctx.tuples.tput(self._tags.lease_of(ranks.copy_index, rank), given)
+        return given
 
     def _seed_of(self, trial: int) -> int:
         return trial_seed(self._plan.seed, trial)
@@ -567,9 +619,10 @@ class _MasterLoop:
         grant = self._queue.grant_of(outcome.lease)
         if grant is None:
             return
-        done = len(outcome.metrics)
-        self._dispatcher.pace.observe(done - len(outcome.untried), sum(outcome.seconds))
-        self._dispatcher.pace.at_once = outcome.at_once
+        done, pace = len(outcome.metrics), self._dispatcher.pace_of(outcome.lease)
+        self._dispatcher.came_back(outcome.lease)
+        pace.observe(done - len(outcome.untried), sum(outcome.seconds))
+        pace.at_once = outcome.at_once
         if not outcome.worker:
             self._saves_models = outcome.saves_models
             self._kept_trials[outcome.trainer] = outcome.kept_trial
