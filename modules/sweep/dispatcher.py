@@ -163,7 +163,8 @@ class Dispatcher:
             return self._ranks_of(point)
         except TrialRanksError as error:
             remedy = f": {error.remedy}" if error.remedy else ""
-            raise ModuleFailed(f"a trial cannot be given ranks: {error}{remedy}") from error
+            text = f"a trial at {point} cannot be given ranks: {error}{remedy}"
+            raise ModuleFailed(text) from error
 
     def _ranks_for_next(self) -> Ranks | None:
         """Return the ranks for the next trial, whose point is asked for; None if it is to wait."""

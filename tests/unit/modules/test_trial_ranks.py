@@ -215,9 +215,12 @@ def test_orders_that_a_rank_of_their_group_has_taken_are_not_taken_back() -> Non
 # -- sweeps, without MPI: each copy has one rank --------------------------------------------------
 
 
-def swept(folder: Path, copies: int, train: str = "train", **wanted: Any) -> list[dict[str, Any]]:
+def swept(
+    place: Path | Sweep, copies: int, train: str = "train", **wanted: Any
+) -> list[dict[str, Any]]:
     """Run a sweep whose trainers take orders rank by rank; return its records, by trial."""
-    sweep = Sweep(folder)
+    sweep = place if isinstance(place, Sweep) else Sweep(place)
+    folder = sweep.folder
     own = {"train": f"./mine.py:{train}", "ranks": "x / 5"}
     location = SimpleNamespace(file=Path(trainer.__file__), function="run")
     known = {"locations": {"trainer": location}, "options_of": {"trainer": own}}
@@ -248,6 +251,15 @@ def test_all_trials_are_run_and_say_how_many_ranks_they_had(tmp_path: Path) -> N
     found = swept(tmp_path, 3, space=X)
     assert [record["metrics"]["square"] for record in found] == [x * x for x in range(20)]
     assert {record["metrics"]["ranks"] for record in found} == {1}
+
+
+def test_a_resumed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    swept(sweep, 2, space=X)
+    sweep.cut_ledger(13)  # its heading, and 12 trials
+    for _ in range(2):  # the second time all are recorded
+        assert len(swept(sweep, 3, space=X)) == 20
+        assert sum(sweep.tried.values()) == 28
 
 
 def test_the_number_of_ranks_may_be_a_part_of_the_objective(tmp_path: Path) -> None:
