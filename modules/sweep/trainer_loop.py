@@ -126,7 +126,7 @@ class Leases:
         runner.aim = order.aim
         to_master = None
         if order.wants_reports:
-            to_master = _ReportsToMaster(ctx, tags, order, self._index)
+            to_master = _ReportsToMaster(ctx, tags, order, self._index, _metrics_of(lease))
         judge = LeaseJudge.of(lease, order)
         is_judged = judge is not None or to_master is None
         several = getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and is_judged
@@ -150,8 +150,9 @@ class Leases:
         outcome.saves_models = getattr(runner, "saves_models", False)
         outcome.kept_trial = getattr(runner, "kept_trial", None)
         if lease.ranks is not None:
-            for metrics in filter(None, outcome.metrics):
-                metrics[RANKS] = lease.ranks.count
+            of_reports = [metrics for each in outcome.reports.values() for _, metrics in each]
+            for metrics in filter(None, (*outcome.metrics, *of_reports)):
+                metrics |= _metrics_of(lease)
         ctx.tuples.tput(tags.outcome, outcome)
         for trial, detail in details:
             self._failures += 1
@@ -160,6 +161,11 @@ class Leases:
                 if detail:
                     print(detail, flush=True)
         return len(outcome.metrics)
+
+
+def _metrics_of(lease: Lease) -> dict[str, Any]:
+    """Return the metrics of all trials of a lease, beside those that their functions report."""
+    return {} if lease.ranks is None else {RANKS: lease.ranks.count}
 
 
 def _named(trials: frozenset[int]) -> str:
@@ -269,6 +275,7 @@ class LeaseJudge:
         trials = range(lease.start, lease.stop)
         self._cohort_of = dict(zip(trials, lease.cohorts or (), strict=True))
         self._objective = objective
+        self._of_all = _metrics_of(lease)
         self.reports: dict[int, Reports] = {}
 
     @classmethod
@@ -287,7 +294,8 @@ class LeaseJudge:
         """Record the metrics of trials that have come to a step; return those that are to end."""
         scores: dict[int, dict[int, float]] = {}
         losers: set[int] = set()
-        for trial, reported in metrics.items():
+        for trial, own in metrics.items():
+            reported = {**own, **self._of_all}
             reports = self.reports.setdefault(trial, [])
             while reports and reports[-1][0] >= step:  # of an earlier try
                 reports.pop()
@@ -362,15 +370,19 @@ def _order(ctx: Context, tags: Tags, session: str) -> SweepOrder | None:
 class _ReportsToMaster:
     """Sends reports to the master, and waits for its verdicts."""
 
-    def __init__(self, ctx: Context, tags: Tags, order: SweepOrder, trainer: int) -> None:
+    def __init__(
+        self, ctx: Context, tags: Tags, order: SweepOrder, trainer: int, of_all: Metrics
+    ) -> None:
         self._ctx, self._tags, self._session = ctx, tags, order.session
-        self._trainer = trainer
+        self._trainer, self._of_all = trainer, of_all
         self._last = (-1, 0)
 
     def __call__(self, trial: int, step: int, metrics: dict[str, Any]) -> bool:
         """Send the report of a trial; return whether the trial goes on."""
         self._last = (trial, step)
-        made = IntermediateReport(self._session, trial, self._trainer, step, metrics)
+        made = IntermediateReport(
+            self._session, trial, self._trainer, step, {**metrics, **self._of_all}
+        )
         self._ctx.tuples.tput(self._tags.outcome, made)
         goes_on: bool = self._ctx.tuples.tget(self._tags.verdict(self._trainer))
         return goes_on

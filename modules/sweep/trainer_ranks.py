@@ -128,6 +128,7 @@ def _run_in_groups(
         trials += groups[ranks.count].carry_out(order)
     if own_rank == 0:
         ctx.tuples.collect(tags.ready(copy))
+        ctx.tuples.collect(tags.outcome)  # the master was done before this copy was ready
     return trials
 
 

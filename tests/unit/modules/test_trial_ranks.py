@@ -267,12 +267,15 @@ def test_the_number_of_ranks_may_be_a_part_of_the_objective(tmp_path: Path) -> N
     assert {record["state"] for record in found} == {"finished"}
 
 
-def test_a_rule_ends_trials(tmp_path: Path) -> None:
+@pytest.mark.parametrize("objective", ["score", "score - ranks"])
+def test_a_rule_ends_trials(tmp_path: Path, objective: str) -> None:
     rule = {"rule": "halving", "min_steps": 1, "reduction": 3}
-    found = swept(tmp_path, 2, "steps", early_stopping=rule, order="shuffled", space=X)
+    wanted = {"objective": objective, "early_stopping": rule, "order": "shuffled"}
+    found = swept(tmp_path, 2, "steps", **wanted, space=X)
     states = Counter(record["state"] for record in found)
     assert states["stopped"] + states["finished"] == 20
     assert states["stopped"] > 3
+    assert {metrics["ranks"] for record in found for _, metrics in record["reports"]} == {1}
 
 
 def test_deterministic_sweeps_are_alike_for_any_number_of_trainers(tmp_path: Path) -> None:
