@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from diel.errors import ModuleFailed, TupleTimeout
 
@@ -35,6 +35,7 @@ from .ledger import (
 from .lineage import FOLDER as CHECKPOINTS
 from .lineage import TrialCheckpoints, checkpoint_of
 from .messages import (
+    CopyFailed,
     CopyReady,
     End,
     IntermediateReport,
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from ..search import Search
     from ..trial_ranks import TrialRanks
     from .shared import Leader
+
+Message: TypeAlias = "Outcome | IntermediateReport | CopyReady | CopyFailed"
 
 _HOPELESS: Final = 20
 """If so many trials fail before one succeeds, the sweep ends: the points are not the cause."""
@@ -307,7 +310,7 @@ class _MasterLoop:
         tuples.tput(self._tags.sweep(self._session), self._order())
         for copy in range(0 if self._queues is None else self._queues.copies):
             with suppress(TupleTimeout):  # it has yet to begin, and will say so
-                self._begin_copy(tuples.tread_nowait(self._tags.ready(copy)))
+                self._follow_copy(tuples.tread_nowait(self._tags.ready(copy)))
         self._drop_stopped()
         if self._steering.is_paused:
             self._show_pause()
@@ -327,8 +330,8 @@ class _MasterLoop:
             if isinstance(message, WorkerChange):
                 self._follow_worker(message)
                 self._dispatcher.give_out()
-            elif isinstance(message, CopyReady):
-                self._begin_copy(message)
+            elif isinstance(message, CopyReady | CopyFailed):
+                self._follow_copy(message)
                 self._dispatcher.give_out()
             elif isinstance(message, IntermediateReport):
                 self._answer(message)
@@ -361,23 +364,29 @@ class _MasterLoop:
         is_kept_back = self._steering.is_paused or is_to_come
         return bool(self._queue.leases_out) or (is_kept_back and not is_over)
 
-    def _begin_copy(self, ready: CopyReady) -> None:
-        """Count on a copy that has begun; if it had begun before, its leases go to others."""
-        is_old = ready.run_session != self._ctx.session
-        if self._queues is None or is_old or ready.iteration != tuple(self._ctx.iteration):
+    def _follow_copy(self, change: CopyReady | CopyFailed) -> None:
+        """Count on a copy that has begun, or no more; leases that it had before go to others."""
+        if self._queues is None:
             return
-        for lease in self._queues.begin(ready.copy_index, ready.session):
+        copy, session, ctx = change.copy_index, change.session, self._ctx
+        lost: list[int] = []
+        if isinstance(change, CopyFailed):
+            lost = self._queues.end(copy, session)
+        elif (change.run_session, change.iteration) == (ctx.session, tuple(ctx.iteration)):
+            lost = self._queues.begin(copy, session)
+        for lease in lost:
             self._queue.came_back(lease, 0)
 
-    def _next_message(self) -> Outcome | IntermediateReport | CopyReady | WorkerChange | None:
+    def _next_message(self) -> Message | WorkerChange | None:
         """Wait for a message of a trainer; None if a request to the sweep has come before."""
         self._look_at_other_runs()  # short waits do not check whether they are interrupted
         if (received := self._workers.next_message()) is not None:
             return received
         # With nothing out no message would come: only a wait without a timeout is a deadlock.
-        timeout_s = None if self._dispatcher.leases_here else _LONGEST_PAUSE_S
+        is_to_come = self._queues is not None and not self._steering.is_paused
+        timeout_s = None if self._dispatcher.leases_here or is_to_come else _LONGEST_PAUSE_S
         try:
-            message: Outcome | IntermediateReport | CopyReady = self._ctx.tuples.tget_unless(
+            message: Message = self._ctx.tuples.tget_unless(
                 self._tags.outcome, self._is_interrupted, timeout=timeout_s
             )
         except TupleTimeout:
@@ -557,10 +566,9 @@ class _MasterLoop:
             wanted = self._give_to_ranks(wanted)
         while True:
             saved = self._ctx.tuples.tget(self._tags.outcome)
-            if isinstance(saved, CopyReady):
-                self._begin_copy(saved)
-                was = wanted.ranks
-                if was and was.copy_index == saved.copy_index and was.session != saved.session:
+            if isinstance(saved, CopyReady | CopyFailed):
+                self._follow_copy(saved)
+                if self._queues and not self._queues.has(wanted.ranks):
                     wanted = self._give_to_ranks(wanted)
             if isinstance(saved, ModelSaved) and saved.session == self._session:
                 break
@@ -578,8 +586,9 @@ class _MasterLoop:
         assert self._queues is not None
         assert self._plan.ranks_of is not None
         while not self._queues.are_known:  # all trials were recorded already
-            if isinstance(message := self._ctx.tuples.tget(self._tags.outcome), CopyReady):
-                self._begin_copy(message)
+            message = self._ctx.tuples.tget(self._tags.outcome)
+            if isinstance(message, CopyReady | CopyFailed):
+                self._follow_copy(message)
         count = self._plan.ranks_of(wanted.trial.parameters)
         ranks = self._queues.group_of(wanted.holder, count)
         given = replace(wanted, ranks=ranks)

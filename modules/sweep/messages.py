@@ -13,7 +13,8 @@
 Where trials have different numbers of ranks, leases have no claim, and each rank has its own::
 
     master  ── "lease", copy, rank ──>  rank      Lease, SaveModel: each rank of its group; End
-            <── "outcome" ────────                CopyReady, also to be read under "ready", copy
+            <── "outcome" ────────                CopyReady, also to be read under "ready", copy;
+                                                  CopyFailed
 
 All tags begin with the group and the trainer's module, so that they lie on one server, where the
 tuples of a trainer are seen in the order in which it put them.
@@ -168,6 +169,14 @@ class CopyReady:
     """A new one each time."""
     run_session: str
     iteration: tuple[int, ...]
+    copy_index: int
+
+
+@dataclass(frozen=True)
+class CopyFailed:
+    """The ranks of a copy take no more orders: it has failed, and may begin again."""
+
+    session: str
     copy_index: int
 
 

@@ -56,13 +56,22 @@ class RankQueues:
 
     def begin(self, copy_index: int, session: str) -> list[int]:
         """Add a copy that has begun; return the leases that it had before, which are lost."""
-        if self._sessions.get(copy_index) == session:
+        before = self._sessions.get(copy_index, "")
+        if before == session:
             return []
+        lost = self.end(copy_index, before)
+        self._sessions[copy_index] = session
+        self._orders[copy_index] = [0] * self.ranks
+        return lost
+
+    def end(self, copy_index: int, session: str) -> list[int]:
+        """Remove a copy that has failed, unless it has begun again; return the leases it had."""
+        if self._sessions.get(copy_index) != session:
+            return []
+        del self._sessions[copy_index], self._orders[copy_index]
         lost = [lease for lease, ranks in self._out.items() if ranks.copy_index == copy_index]
         for lease in lost:
             del self._out[lease]
-        self._sessions[copy_index] = session
-        self._orders[copy_index] = [0] * self.ranks
         return lost
 
     def has_room(self, most: int) -> bool:
@@ -87,9 +96,15 @@ class RankQueues:
         *_, copy, first = found
         return Ranks(copy, self._sessions[copy], first, count)
 
+    def has(self, ranks: Ranks | None) -> bool:
+        """Whether ranks are of a copy that has not failed since."""
+        return ranks is not None and self._sessions.get(ranks.copy_index) == ranks.session
+
     def group_of(self, trainer: int | None, count: int) -> Ranks:
-        """Return the group of so many ranks that begins with a trainer; the first one if None."""
-        copy, first = (min(self._sessions), 0) if trainer is None else divmod(trainer, self.ranks)
+        """Return the group of so many ranks that begins with a trainer; the first if it is gone."""
+        copy, first = (-1, 0) if trainer is None else divmod(trainer, self.ranks)
+        if copy not in self._sessions:
+            copy, first = min(self._sessions), 0
         return Ranks(copy, self._sessions[copy], first, count)
 
     def give(self, lease: int, ranks: Ranks) -> None:

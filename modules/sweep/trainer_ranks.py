@@ -11,9 +11,11 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from diel.errors import RunStopped
+
 from ..trial import OnReport, Trial, TrialResult
 from .in_flight import InFlightTrials, RunningCurve
-from .messages import CopyReady, End, Lease, SaveModel, SweepOrder, Tags
+from .messages import CopyFailed, CopyReady, End, Lease, SaveModel, SweepOrder, Tags
 from .rank_queues import Ranks
 from .runners import (
     AimedRunner,
@@ -40,7 +42,8 @@ def run_trainer(ctx: Context, task: Task, limits: Limits, *, in_groups: bool = F
     `in_groups` says whether its ranks form groups, of different numbers of ranks.
     """
     tags = Tags(ctx.group, ctx.module)
-    ctx.allow_loss()  # the lease of a trainer that dies goes to another one
+    if not in_groups:
+        ctx.allow_loss()  # the lease of a trainer that dies goes to another one
     trainers, own = ctx.copies_of.get(ctx.module, 1), ctx.copy_index
     if in_groups:
         trainers, own = ctx.ranks_of(ctx.module), _trainer_index(ctx)
@@ -125,7 +128,13 @@ def _run_in_groups(
             continue  # given to these ranks before the copy began again
         if ranks.count not in groups:
             groups[ranks.count] = _RankInGroups(ctx, tags, runner, ranks, stops, progress)
-        trials += groups[ranks.count].carry_out(order)
+        try:
+            trials += groups[ranks.count].carry_out(order)
+        except RunStopped:
+            raise
+        except Exception:
+            ctx.tuples.tput(tags.outcome, CopyFailed(session, copy))
+            raise
     if own_rank == 0:
         ctx.tuples.collect(tags.ready(copy))
         ctx.tuples.collect(tags.outcome)  # the master was done before this copy was ready

@@ -144,9 +144,9 @@ def train(parameters, report):
 """
 
 
-def groups(folder: Path, *kinds: str, retries: int = 0) -> Path:
+def groups(folder: Path, *kinds: str, module: str = "") -> Path:
     text = SWEEP.format(kinds=json.dumps(kinds) + ", size = [1, 3, 2, 4]")
-    text = text.replace("processes = 2", f"processes = 4\nretries = {retries}")
+    text = text.replace("processes = 2", f"processes = 4\n{module}")
     text = text.replace('"./m.py:train"', '"./m.py:train", ranks = "./m.py:ranks"')
     return workflow(folder, text, m=GROUPS)
 
@@ -183,12 +183,22 @@ def test_a_sweep_in_groups_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> 
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("retries = 1", "starts again: RankGroupFailed"),
+        ('copies = 2\non_failure = "continue"', "the run goes on without it: RankGroupFailed"),
+    ],
+    ids=["again", "without it"],
+)
 @pytest.mark.usefixtures("once")
-def test_the_orders_of_a_copy_that_begins_again_are_given_out_again(tmp_path: Path) -> None:
-    groups(tmp_path, "fine", "cannot be told", "last", retries=1)
+def test_the_orders_of_a_copy_that_fails_are_given_out_again(
+    module: str, words: str, tmp_path: Path
+) -> None:
+    groups(tmp_path, "fine", "cannot be told", "last", module=module)
     finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
-    assert "starts again: RankGroupFailed" in finished.output
+    assert words in finished.output
     assert [record["metrics"]["score"] for record in trials(tmp_path)] == [1, 3, 2, 4] * 3
 
 

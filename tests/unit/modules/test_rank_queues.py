@@ -67,6 +67,21 @@ def test_a_copy_that_begins_again_has_lost_its_leases() -> None:
     assert found.group_of(None, 2) == Ranks(0, "other", 0, 2)
 
 
+def test_a_copy_that_has_failed_gets_nothing_until_it_begins_again() -> None:
+    found = queues(copies=2, ranks=2)
+    given = Ranks(0, "s0", 0, 2)
+    found.give(3, given)
+    assert found.end(0, "before") == []  # told late
+    assert found.has(given)
+    assert found.end(0, "s0") == [3]
+    assert found.end(0, "s0") == []
+    assert not found.has(given)
+    assert found.place(1) == Ranks(1, "s1", 0, 1)
+    assert found.group_of(0, 1) == Ranks(1, "s1", 0, 1)
+    found.begin(0, "again")
+    assert found.place(1) == Ranks(0, "again", 0, 1)
+
+
 @given(
     st.integers(1, 3),
     st.integers(1, 6),
