@@ -127,6 +127,9 @@ def run(ctx: Context) -> dict[str, Any]:
             f"master: add it to the modules of group {ctx.group!r}"
         )
     trainers, ranks = ctx.copies_of[options.trainer], ctx.ranks_of(options.trainer)
+    ranks_of = options.ranks_of(ranks // trainers, ctx.folder)
+    if ranks_of is not None:
+        trainers = ranks
     search = Search(options, ctx.folder, trainers, ranks)
     for remark in [] if any(ctx.iteration) else options.remarks:
         ctx.log.warning("%s", remark)
@@ -141,6 +144,7 @@ def run(ctx: Context) -> dict[str, Any]:
         about=options.model_dump(mode="json", exclude={"log"}),
         warm_start=options.warm_start,
         log=tuple(dict.fromkeys(options.log)),
+        ranks_of=ranks_of,
     )
     return run_sweep(ctx, Tags(ctx.group, options.trainer), plan, trainers)
 

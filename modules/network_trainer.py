@@ -53,7 +53,8 @@ class NetworkTrainer:
         self._layers = layers
         self._setting, self._plan = setting, setting.plan
         self._parallel = parallel
-        self._scheme: tuple[Any, Any] = (None, None)
+        # By the number of ranks, of which this rank is in one group each.
+        self._schemes: dict[int, tuple[Any, Any]] = {}
         self._rounds = rounds
         self._best = BestNetwork()
         self._states = TrialStates()
@@ -165,15 +166,18 @@ class NetworkTrainer:
         return rounds, self._of_counts
 
     def _scheme_of(self, report: Report) -> Any:
-        """Return the scheme by which the ranks of the copy train; None for a single rank.
+        """Return the scheme by which the ranks of a group train; None for a single rank.
 
         It stays the same until a trial has failed: the scheme has communicators of its own.
         """
         if self._parallel is None or report.communicator is None:
             return None
-        if self._scheme[0] is not report.communicator:
-            self._scheme = (report.communicator, self._parallel.scheme(report.communicator))
-        return self._scheme[1]
+        size = report.communicator.size
+        known, scheme = self._schemes.get(size, (None, None))
+        if known is not report.communicator:
+            scheme = self._parallel.scheme(report.communicator)
+            self._schemes[size] = (report.communicator, scheme)
+        return scheme
 
     def _with_all_memory(self, train: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Train; if GPU memory runs out, free what is kept for other networks and train again."""

@@ -63,7 +63,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., float], int, int]] = {
     "tanh": (math.tanh, 1, 1),
 }
 
-ALLOWED = f"numbers, metrics, + - * / % **, a if b > c else d, and {', '.join(_FUNCTIONS)}"
+ALLOWED = f"numbers, names, + - * / % **, a if b > c else d, and {', '.join(_FUNCTIONS)}"
 
 
 class ExpressionError(ValueError):
@@ -152,6 +152,23 @@ def _metric(name: str) -> Evaluate:
             raise ExpressionError(f"{name} = {given!r:.100} is {error}") from None
 
     return value
+
+
+def load_evaluation(text: str, folder: Path, argument: str) -> Evaluate:
+    """Return a user's function of a dictionary, which a file in `folder` may define.
+
+    A `PluginError` if there is none that takes one argument, which an error calls as given.
+    """
+    from diel import load_plugin
+
+    function = load_plugin(text, folder)
+    try:
+        inspect.signature(function).bind({})
+    except TypeError as error:
+        raise PluginError(f"{text} is called as function({argument}): {error}") from None
+    except ValueError:  # a function written in C may have no signature to read
+        pass
+    return _call_of(function)
 
 
 def _call_of(function: Callable[[dict[str, Any]], Any]) -> Evaluate:
@@ -250,16 +267,7 @@ class Objective:
         """
         is_function = ":" in text
         if is_function:
-            from diel import load_plugin
-
-            function = load_plugin(text, folder)
-            try:
-                inspect.signature(function).bind({})
-            except TypeError as error:
-                raise PluginError(f"{text} is called as function(metrics): {error}") from None
-            except ValueError:  # a function written in C may have no signature to read
-                pass
-            evaluate = _call_of(function)
+            evaluate = load_evaluation(text, folder, "metrics")
             names: list[str] = []
         else:
             evaluate, names = compile_expression(text)

@@ -55,6 +55,7 @@ from .space_check import (
 from .strategies import MOST_COUNTED, RULES, STRATEGIES, check_strategy, is_known, make_strategy
 from .tabular import known_shape, known_task
 from .trial_plan import more_metrics
+from .trial_ranks import RANKS, TrialRanks, TrialRanksError
 from .trial_states import NO_CHECKPOINTS, ONE_TRAINING
 from .until import UntilOptions
 
@@ -139,6 +140,7 @@ class SweepOptions(BaseModel):
 
     _of_trainer: Mapping[str, Any] | None = None
     _is_ours: bool = False
+    _ranks: str | None = None
 
     @field_validator("strategy", mode="before")
     @classmethod
@@ -209,7 +211,10 @@ class SweepOptions(BaseModel):
         self._of_trainer = (
             context.get("options_of", {}).get(self.trainer) if module is None else module.options
         )
-        self._is_ours = self._has_our_trainer(info)
+        is_known = self._has_our_trainer(info)
+        # With `train` it calls a user's function, which may report any metrics.
+        self._is_ours = is_known and (self._of_trainer or {}).get("train") is None
+        self._ranks = (self._of_trainer or {}).get(RANKS) if is_known else None
         if "objective" not in self.model_fields_set and self._task is not None:
             # Of the default alone: only here may a field of these options still change.
             object.__setattr__(self, "objective", [next(iter(metrics_of_task(self._task)))])
@@ -269,7 +274,7 @@ class SweepOptions(BaseModel):
         if _LOSS in self.space and is_checked and not self._is_ours:
             text = f"{_LOSS}: a column of the results; use another name"
             problems.append(at(("space", _LOSS), self.space[_LOSS], text))
-        problems += [*self._strategy_problems(), *self._refusals(info)]
+        problems += [*self._strategy_problems(), *self._refusals(info), *self._rank_problems(info)]
         problems += self._trainer_problems(info)
         if problems:
             raise ValidationError.from_exception_data("sweep", problems)
@@ -283,7 +288,7 @@ class SweepOptions(BaseModel):
         of_task = metrics_of_task(self._task or "classification", on_request=True)
         if "quantile" not in repr(self.space.get(_LOSS)):
             of_task.pop("pinball", None)  # no network predicts quantiles
-        return [*of_task, *more_metrics(of_task)]
+        return [*of_task, *more_metrics(of_task), *([RANKS] if self._ranks else [])]
 
     def _constraint_problems(self) -> Iterator[InitErrorDetails]:
         for place, text in enumerate(self.constraints or ()):
@@ -491,6 +496,29 @@ class SweepOptions(BaseModel):
             text = "members are compared after as many epochs each"
             yield at(("space", "epochs"), self.space["epochs"], text, "give one number")
 
+    def _rank_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
+        """Yield why trials cannot have the numbers of ranks that the trainer's options say."""
+        if not isinstance(self._ranks, str):
+            return
+        if RANKS in self.space:
+            text = "a column of the results, where trials have different numbers of ranks"
+            yield at(("space", RANKS), self.space[RANKS], text, "use another name")
+        module = (info.context or {}).get("modules", {}).get(self.trainer)
+        where: tuple[str, ...] = ("space",)
+        try:
+            of_trial = TrialRanks.parse(self._ranks, getattr(module, "processes", 1), _folder(info))
+            of_trial.check_names(self.space)
+            dimensions = Space.parse(self.space).dimensions
+            for name in of_trial.names:
+                where = ("space", name)
+                for example in dimensions[name].examples():
+                    of_trial.number(name, example)
+        except TrialRanksError as error:
+            text = f"{RANKS} of {self.trainer} = {self._ranks!r}: {error}"
+            yield at(where, self.space, text, error.remedy)
+        except (ExpressionError, PluginError):
+            return  # which is said there
+
     def _evaluation_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
         evaluation = trainer.get("evaluation")
         if not isinstance(evaluation, dict) or evaluation.get("method") != "nested":
@@ -505,12 +533,11 @@ class SweepOptions(BaseModel):
             )
 
     def _has_our_trainer(self, info: ValidationInfo) -> bool:
-        """Whether the trainer is known to be that of this package, and trains networks."""
+        """Whether the trainer is known to be that of this package."""
         location = (info.context or {}).get("locations", {}).get(self.trainer)
         if location is None or (location.file, location.function) != (_OUR_TRAINER, "run"):
             return False
-        # With `train` it calls a user's function, which may report any metrics.
-        return self._of_trainer is not None and self._of_trainer.get("train") is None
+        return self._of_trainer is not None
 
     def _directions(self) -> Sequence[bool | None]:
         if isinstance(self.maximise, list):
@@ -584,6 +611,12 @@ class SweepOptions(BaseModel):
         """
         pairs = zip(self.objective, self._directions(), strict=True)
         return [Objective.parse(text, maximise, folder) for text, maximise in pairs]
+
+    def ranks_of(self, processes: int, folder: Path = Path()) -> TrialRanks | None:
+        """Return how many of the ranks of a copy a trial has; None if each has all."""
+        if self._ranks is None:
+            return None
+        return TrialRanks.parse(self._ranks, processes, folder)
 
     def bounds(self) -> list[Constraint]:
         """Return the constraints."""

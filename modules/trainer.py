@@ -34,7 +34,7 @@ from .networks import layers_of
 from .pretrained import Pretrained, place_of_weights
 from .sweep.lineage import checkpoint_of
 from .sweep.runners import InProcessRunner, Limits, Task, parse_memory
-from .sweep.trainer_loop import comm_of, run_trainer
+from .sweep.trainer_ranks import comm_of, run_trainer
 from .tabular import comes_with_diel
 from .trainer_data import forget, look_at_data, shape_of, splits_of
 from .trainer_options import LAYERS, OF_DATASET, OF_START, OF_TRIALS, OPTION_GROUPS, TrainerOptions
@@ -143,8 +143,9 @@ def _run(ctx: Context, options: Options, compute: Compute) -> int:
         kept_in = ctx.run_dir / FOLDER / f"{ctx.group}.{ctx.module}"
         with routines_of_run(ctx, rank, ranks, compute, measured=measured) as table:
             task = options.task(ctx.folder, table, compute, ctx.run_dir, kept_in)
-            return run_trainer(ctx, task, options.limits)
-    return run_trainer(ctx, options.task(ctx.folder, compute=compute), options.limits)
+            return run_trainer(ctx, task, options.limits, in_groups=options.ranks is not None)
+    task = options.task(ctx.folder, compute=compute)
+    return run_trainer(ctx, task, options.limits, in_groups=options.ranks is not None)
 
 
 @contextmanager

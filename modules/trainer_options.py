@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from diel import OneOf, locate_function
+from diel.errors import PluginError
 from dnn import catalogue
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
@@ -47,6 +48,7 @@ from .tabular import (
     problem_with_augmentations,
 )
 from .trial_plan import DEVIATION, WATCHED, TrialPlan
+from .trial_ranks import TrialRanks
 
 _OF_ROWS = ("validation_fraction", "split_seed", *SPLIT_COLUMNS)
 """Options that say which rows are trained on, where ``evaluation`` does not."""
@@ -68,7 +70,7 @@ OPTION_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Preparation": ("impute", "encode", "standardise", "augment", "class_weight"),
     "Patience, seeds, checkpoints": OF_TRIALS,
     "Weights to start from": OF_START,
-    "Device, precision, several ranks": ("device", "precision", "training", "routines"),
+    "Device, precision, several ranks": ("device", "precision", "training", "ranks", "routines"),
     "A function of your own, limits": ("options", "isolated", "time_limit", "memory_limit"),
 }
 """Options that a form shows together; the name of a table stands for all of its keys."""
@@ -174,6 +176,11 @@ class TrainerOptions(BaseModel):
     training: TrainingOptions = Field(
         TrainingOptions(parallel=None),
         description="how one network is trained, such as by the ranks of a copy together",
+    )
+    ranks: str | None = Field(
+        None,
+        description="how many ranks of a copy (processes) a trial has: an expression of its "
+        "parameters, as in 4 if hidden >= 1024 else 1, or a function of yours; left out, all",
     )
     layers: list[dict[str, Any]] | None = Field(
         None,
@@ -521,6 +528,8 @@ class TrainerOptions(BaseModel):
     def _check_limits(self, info: ValidationInfo) -> TrainerOptions:
         parse_memory(self.memory_limit)
         module = (info.context or {}).get("module")
+        if self.ranks is not None and module is not None:
+            self._check_ranks(self.ranks, module, (info.context or {}).get("folder", Path()))
         if module is None or module.processes == 1:
             return self
         ranks = f"module {module.name!r} has {module.processes} processes"
@@ -531,6 +540,10 @@ class TrainerOptions(BaseModel):
                 'add training.parallel = "data", or remove processes and raise copies',
             )
         chosen = self.training.chosen
+        for count in range(2, module.processes) if self.ranks else ():
+            if chosen is not None and (text := chosen.problem_with(count)):
+                remedy = 'say training.parallel = "data", which takes any number'
+                raise self._problem_of("ranks", f"a trial of {count} ranks: {text}", remedy)
         if chosen is not None and (text := chosen.problem_with_precision(self.precision)):
             raise self._problem_of("precision", text, "take bfloat16 or float32")
         for name in ("isolated", "time_limit", "memory_limit"):
@@ -541,6 +554,15 @@ class TrainerOptions(BaseModel):
                     f"remove {name}, or processes",
                 )
         return self
+
+    def _check_ranks(self, ranks: str, module: Any, folder: Path) -> None:
+        if module.processes == 1:
+            text = f"module {module.name!r} has one process, and so has each trial"
+            raise self._problem_of("ranks", text, "add processes = 4 to the module")
+        try:
+            TrialRanks.parse(ranks, module.processes, folder)
+        except (ExpressionError, PluginError) as error:
+            raise self._problem_of("ranks", str(error), getattr(error, "remedy", "")) from None
 
     @property
     def plan(self) -> TrialPlan:

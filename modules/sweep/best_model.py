@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..metrics import METRICS
 from ..trial import Trial, trial_seed
 from .lineage import checkpoint_of
-from .messages import ModelSaved, Outcome, SaveModel, Tags
+from .messages import CopyFailed, CopyReady, ModelSaved, Outcome, SaveModel, Tags
 from .models import BEST, how_to_use, provenance_of
+from .rank_queues import RankQueues
 from .results import SweepResults
 
 if TYPE_CHECKING:
     from diel import Context
+
+    from ..trial_ranks import TrialRanks
 
 _MORE_PASSES: Final = 10
 
@@ -36,6 +41,12 @@ class BestModel:
     results : SweepResults
     checkpoints : Path, optional
         The folder of the states of trials, where these go on from each other.
+    ranks_of : TrialRanks, optional
+        How many ranks of a copy a trial has, where these differ.
+    queues : RankQueues, optional
+        The orders for these ranks.
+    follow_copy : callable
+        Takes what a copy says of its begin, or of its end.
     """
 
     def __init__(
@@ -49,10 +60,14 @@ class BestModel:
         ledger: Path,
         results: SweepResults,
         checkpoints: Path | None,
+        ranks_of: TrialRanks | None,
+        queues: RankQueues | None,
+        follow_copy: Callable[[CopyReady | CopyFailed], None],
     ) -> None:
         self._ctx, self._tags, self._session, self._trainers = ctx, tags, session, trainers
         self._objective, self._seed, self._ledger = objective, seed, ledger
         self._results, self._checkpoints = results, checkpoints
+        self._ranks_of, self._queues, self._follow_copy = ranks_of, queues, follow_copy
         self._saves_models: bool | None = None
         self._kept_trials: dict[int, int | None] = {}
         self.text = ""
@@ -84,9 +99,16 @@ class BestModel:
             holder=holders[0] if holders else None,
             most_passes=3 * self._trainers + _MORE_PASSES,
         )
-        self._ctx.tuples.tput(self._tags.lease, wanted)
+        if self._queues is None:
+            self._ctx.tuples.tput(self._tags.lease, wanted)
+        else:
+            wanted = self._give_to_ranks(wanted)
         while True:
             saved = self._ctx.tuples.tget(self._tags.outcome)
+            if isinstance(saved, CopyReady | CopyFailed):
+                self._follow_copy(saved)
+                if self._queues and not self._queues.has(wanted.ranks):
+                    wanted = self._give_to_ranks(wanted)
             if isinstance(saved, ModelSaved) and saved.session == self._session:
                 break
         if saved.path is None:
@@ -98,6 +120,21 @@ class BestModel:
         if usage:
             self.text += f"\nto score new rows with it: {usage['command']}"
         return usage
+
+    def _give_to_ranks(self, wanted: SaveModel) -> SaveModel:
+        """Give the order for a model to as many ranks as the trial has had; return it with them."""
+        assert self._queues is not None
+        assert self._ranks_of is not None
+        while not self._queues.are_known:  # all trials were recorded already
+            message = self._ctx.tuples.tget(self._tags.outcome)
+            if isinstance(message, CopyReady | CopyFailed):
+                self._follow_copy(message)
+        count = self._ranks_of(wanted.trial.parameters)
+        ranks = self._queues.group_of(wanted.holder, count)
+        given = replace(wanted, ranks=ranks)
+        for rank in ranks:
+            self._ctx.tuples.tput(self._tags.lease_of(ranks.copy_index, rank), given)
+        return given
 
     def _trial(self, best: dict[str, Any]) -> Trial:
         number = best["trial"]

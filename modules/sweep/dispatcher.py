@@ -3,18 +3,27 @@
 A lease goes where it is needed most: to the trainers of the master's own run, which find it in the
 tuple space, or to a worker of another run. A strategy that learns is asked for points only when the
 lease is made.
+
+Where trials have different numbers of ranks, a lease goes to ranks of one trainer, and its trials
+have one number of ranks. The next trial is held until there is room for it; no other passes it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
+
+from diel.errors import ModuleFailed
 
 from ..search import StrategyError
 from ..strategies import Wait
+from ..trial_ranks import TrialRanks, TrialRanksError
 from .joined_workers import JoinedWorkers, leases_ahead
 from .leases import TARGET_S, Pace, TrialQueue
 from .messages import Lease, Tags
+from .rank_queues import RankQueues, Ranks
 from .results import COMPUTED_BY
 from .steering import Steering
 from .warm_start import EarlierResults
@@ -41,12 +50,14 @@ class Dispatcher:
     `trainers` is the number of trainers of this run; `workers` are those of other runs. A trial
     whose point is among the results of `earlier` is given to `record`, and not given out.
     `reason_to_end` returns why no more trials are given out; an empty text if they are. `left_s`
-    returns how many seconds are left of the sweep's time; None if it has none.
+    returns how many seconds are left of the sweep's time; None if it has none. `ranks_of` is given
+    where trials have different numbers of ranks, of which `queues` are those of the trainers.
 
     Attributes
     ----------
     pace : Pace
-        Chooses the size of leases; has to be given how long trials take.
+        Chooses the size of leases; has to be given how long trials take. Where trials have
+        different numbers of ranks, that of the number that was looked at last.
     """
 
     def __init__(
@@ -64,6 +75,8 @@ class Dispatcher:
         record: Callable[[dict[str, Any]], None],
         reason_to_end: Callable[[], str],
         left_s: Callable[[], float | None] = lambda: None,
+        ranks_of: TrialRanks | None = None,
+        queues: RankQueues | None = None,
     ) -> None:
         self._tuples = ctx.tuples
         self._tags = tags
@@ -75,7 +88,9 @@ class Dispatcher:
         self._workers = workers
         self._earlier = earlier
         self._record, self._why_over, self._left_s = record, reason_to_end, left_s
+        self._ranks_of, self._queues = ranks_of, queues
         self.pace = Pace()
+        self._paces: dict[int, Pace] = {}
         self._asks_here = not search.is_stateless
         self._asked = 0
         self._points: dict[int, dict[str, Any]] = {}
@@ -85,7 +100,12 @@ class Dispatcher:
         if self._steering.is_paused:
             return
         while (taker := self._next_taker()) is not None and not self._why_over():
+            ranks = None
+            if self._ranks_of is not None and (ranks := self._ranks_for_next()) is None:
+                return
             trainers = self._trainers + sum(self._workers.here.values())
+            if ranks is not None:
+                trainers = max(1, trainers // ranks.count)
             count = self.pace.size(self._queue.to_give, trainers, self._left_s())
             if self._search.wants_reports:
                 count = min(count, self.pace.soon())
@@ -93,7 +113,12 @@ class Dispatcher:
             if self._asks_here:
                 points = self._ask(self._within_cohorts(count), count)
                 count = len(points)
-            elif self._queue.enqueued or self._earlier is not None or taker != _OWN_TRAINERS:
+            elif (
+                ranks is not None
+                or self._queue.enqueued
+                or self._earlier is not None
+                or taker != _OWN_TRAINERS
+            ):
                 # Trainers here do not know such points; trainers of other runs are sent all points.
                 known = map(self.point_of, range(*self._queue.upcoming(count)))
                 points = [point for point in known if point is not None]
@@ -102,6 +127,10 @@ class Dispatcher:
                 known_before = self._take_over(points)
                 if known_before:
                     continue
+                count = len(points)
+            if ranks is not None and points is not None:
+                alike = takewhile(lambda point: self._count(point) == ranks.count, points)  # noqa: B023
+                points = list(alike)
                 count = len(points)
             grant = self._queue.take(count)
             if grant is None:
@@ -112,12 +141,70 @@ class Dispatcher:
                 parents = [self._search.parent(each) for each in range(grant.start, grant.stop)]
             lease = Lease(
                 *(self._session, grant.lease, grant.start, grant.stop, points, grant.attempt),
-                *(cutoffs, cohorts, parents),
+                *(cutoffs, cohorts, parents, ranks),
             )
-            if taker == _OWN_TRAINERS:
+            if ranks is not None:
+                self._give_to(ranks, lease)
+            elif taker == _OWN_TRAINERS:
                 self._tuples.tput(self._tags.lease, lease)
             else:
                 self._workers.give(taker, lease)
+
+    # -- where trials have different numbers of ranks ---------------------------------------------
+
+    def pace_of(self, lease: int) -> Pace:
+        """Return the pace of the trials that have as many ranks as those of a lease that is out."""
+        ranks = None if self._queues is None else self._queues.ranks_of(lease)
+        return self.pace if ranks is None else self._paces.setdefault(ranks.count, Pace())
+
+    def _count(self, point: dict[str, Any]) -> int:
+        assert self._ranks_of is not None
+        try:
+            return self._ranks_of(point)
+        except TrialRanksError as error:
+            remedy = f": {error.remedy}" if error.remedy else ""
+            text = f"a trial at {point} cannot be given ranks: {error}{remedy}"
+            raise ModuleFailed(text) from error
+
+    def _ranks_for_next(self) -> Ranks | None:
+        """Return the ranks for the next trial, whose point is asked for; None if it is to wait."""
+        assert self._queues is not None
+        first, stop = self._queue.upcoming(1)
+        points = self._ask(1, 1) if self._asks_here else [self.point_of(first)] * (stop > first)
+        if not points or points[0] is None:
+            return None
+        count = self._count(points[0])
+        self.pace = self._paces.setdefault(count, Pace())
+        return self._queues.place(count, self._enough)
+
+    def _give_to(self, ranks: Ranks, lease: Lease) -> None:
+        assert self._queues is not None
+        self._queues.give(lease.number, ranks)
+        for rank in ranks:
+            self._tuples.tput(self._tags.lease_of(ranks.copy_index, rank), lease)
+
+    def _take_back_from_ranks(self) -> None:
+        """Take back the leases of which none of its ranks knows yet."""
+        assert self._queues is not None
+        copies, ranks = range(self._queues.copies), range(self._queues.ranks)
+        tags = [self._tags.lease_of(copy, rank) for copy in copies for rank in ranks]
+        found = [(tag, lease) for tag in tags for _, lease in self._tuples.collect(tag)]
+        ours = [lease for _, lease in found if lease.session == self._session]
+        untaken = Counter(lease.number for lease in ours)
+        whole = {lease.number for lease in ours if untaken[lease.number] == lease.ranks.count}
+        for tag, lease in found:  # in their order
+            if lease.session != self._session or lease.number not in whole:
+                self._tuples.tput(tag, lease)
+        for number in sorted(whole):
+            self.came_back(number)
+            self._queue.came_back(number, 0)
+
+    def came_back(self, lease: int) -> None:
+        """Count a lease that its ranks have ended, or that was taken back from them."""
+        if self._queues is not None:
+            self._queues.came_back(lease)
+
+    # -- how many trials, and whose ---------------------------------------------------------------
 
     def _within_cohorts(self, count: int) -> int:
         """Return how many trials to ask for: of those that are alike, whole cohorts if possible."""
@@ -148,15 +235,23 @@ class Dispatcher:
 
     def _next_taker(self) -> str | None:
         """Return which worker needs a lease most, or `_OWN_TRAINERS`; None if all have enough."""
-        trial_s, enough = self.pace.trial_s, _AHEAD
-        is_quick = trial_s is not None and trial_s * _MOST_ADAPTIVE < TARGET_S
-        if self._search.chooses_by_results and not is_quick:
-            enough = 1
+        trial_s, enough = self.pace.trial_s, self._enough
+        if self._queues is not None:
+            return _OWN_TRAINERS if self._queues.has_room(enough) else None
         if self._workers.here:
             enough = min(enough, leases_ahead(trial_s))
         busy = self.leases_here / (enough * self._trainers)
         busy, taker = min((busy, _OWN_TRAINERS), self._workers.least_busy(trial_s))
         return taker if busy < 1 else None
+
+    @property
+    def _enough(self) -> int:
+        """How many leases a trainer is to have."""
+        trial_s = self.pace.trial_s
+        is_quick = trial_s is not None and trial_s * _MOST_ADAPTIVE < TARGET_S
+        # What waits for a rank is tried by no other: so only what does not wait for long.
+        is_bound = self._queues is not None or self._search.chooses_by_results
+        return 1 if is_bound and not is_quick else _AHEAD
 
     @property
     def leases_here(self) -> int:
@@ -232,6 +327,9 @@ class Dispatcher:
 
     def take_back_unclaimed(self) -> None:
         """Take back the leases that no trainer of this run has begun."""
+        if self._queues is not None:
+            self._take_back_from_ranks()
+            return
         for _, lease in self._tuples.collect(self._tags.lease):
             if isinstance(lease, Lease):
                 self._queue.came_back(lease.number, 0)

@@ -10,8 +10,9 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from diel.errors import ModuleFailed, TupleTimeout
 
@@ -37,6 +38,8 @@ from .ledger import (
 from .lineage import FOLDER as CHECKPOINTS
 from .lineage import TrialCheckpoints
 from .messages import (
+    CopyFailed,
+    CopyReady,
     End,
     IntermediateReport,
     Outcome,
@@ -45,6 +48,7 @@ from .messages import (
     Tags,
 )
 from .output import SweepOutput
+from .rank_queues import RankQueues
 from .results import COMPUTED_BY, SweepResults, note_on_rounding
 from .steering import RequestReader, Steering
 from .warm_start import EarlierResults
@@ -55,7 +59,10 @@ if TYPE_CHECKING:
     from diel import Context, TrialLog
 
     from ..search import Search
+    from ..trial_ranks import TrialRanks
     from .shared import Leader
+
+Message: TypeAlias = "Outcome | IntermediateReport | CopyReady | CopyFailed"
 
 _LOOK_FOR_REQUESTS_EVERY_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 1e6
@@ -87,6 +94,8 @@ class SweepPlan:
     """An earlier sweep whose results count, as the file names it."""
     log: tuple[str, ...] = ()
     """Reporters on request that take each trial as it ends."""
+    ranks_of: TrialRanks | None = None
+    """How many ranks of a copy a trial has; None if all have all. Each rank is a trainer then."""
 
 
 def run_master(
@@ -115,16 +124,19 @@ def conclude_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> 
     try:
         sweep.resume()
         sweep.declare()
-        dismiss_trainers(ctx, tags, trainers)
+        dismiss_trainers(ctx, tags, trainers, plan.ranks_of)
     finally:
         sweep.close("finished")
     return sweep.conclude()
 
 
-def dismiss_trainers(ctx: Context, tags: Tags, trainers: int) -> None:
+def dismiss_trainers(
+    ctx: Context, tags: Tags, trainers: int, ranks_of: TrialRanks | None = None
+) -> None:
     """Tell the trainers of this run that there are no more trials."""
-    for _ in range(trainers):
-        ctx.tuples.tput(tags.lease, End(tuple(ctx.iteration)))
+    for trainer in range(trainers):
+        tag = tags.lease if ranks_of is None else tags.lease_of(*divmod(trainer, ranks_of.most))
+        ctx.tuples.tput(tag, End(tuple(ctx.iteration)))
 
 
 class _MasterLoop:
@@ -161,7 +173,7 @@ class _MasterLoop:
             file = ctx.run_dir / table_of(about_of(self._path))
         else:
             file = ctx.results.new_file()
-        self._results = SweepResults(plan.search, plan.seed)
+        self._results = SweepResults(plan.search, plan.seed, in_groups=plan.ranks_of is not None)
         self._output = SweepOutput(ctx, plan.search, self._queue, self._results, plan.seed, file)
         self._ledger = Ledger(
             self._path,
@@ -186,9 +198,13 @@ class _MasterLoop:
         if plan.search.has_parents:
             folder = self._path.with_name(CHECKPOINTS)
             self._checkpoints = TrialCheckpoints(folder, plan.search.possible_parents)
+        self._queues: RankQueues | None = None
+        if plan.ranks_of is not None:
+            self._queues = RankQueues(trainers // plan.ranks_of.most, plan.ranks_of.most)
         self._model = BestModel(
             *(ctx, tags, self._session, trainers, plan.search.objectives[0].text),
             *(plan.seed, self._path, self._results, self._folder_of_checkpoints),
+            *(plan.ranks_of, self._queues, self._follow_copy),
         )
         self._dispatcher = Dispatcher(
             ctx,
@@ -203,6 +219,8 @@ class _MasterLoop:
             record=lambda record: self._write([record]),
             reason_to_end=self._why_over,
             left_s=self._clock.left_s,
+            ranks_of=plan.ranks_of,
+            queues=self._queues,
         )
 
     def resume(self) -> None:
@@ -226,7 +244,7 @@ class _MasterLoop:
         self._not_to_try = note_interrupted(self._path.parent, found)
         self._quarantined = found | self._not_to_try
         # A trainer of several ranks has no child process.
-        on_several_ranks = {left.trainer for left in left_over if left.rank}
+        on_several_ranks = {left.trainer for left in left_over if left.rank or self._queues}
         for left in {str(left): left for left in left_over}.values():
             care = "it is tried in a process of its own first"
             if left.trainer in on_several_ranks:
@@ -292,6 +310,9 @@ class _MasterLoop:
         # Only now: what is asked for may be a limit of time, which trainers are to know of.
         self._steering.takes_time = self._search.left_s(0.0) is not None
         tuples.tput(self._tags.sweep(self._session), self._order())
+        for copy in range(0 if self._queues is None else self._queues.copies):
+            with suppress(TupleTimeout):  # it has yet to begin, and will say so
+                self._follow_copy(tuples.tread_nowait(self._tags.ready(copy)))
         self._dispatcher.give_out()
         # Only now, as it takes some milliseconds to find reporters: trainers have work meanwhile.
         name, asked = self._path.parent.name, self._plan.log
@@ -305,6 +326,9 @@ class _MasterLoop:
                 self._dispatcher.give_out()
             if isinstance(message, WorkerChange):
                 self._follow_worker(message)
+                self._dispatcher.give_out()
+            elif isinstance(message, CopyReady | CopyFailed):
+                self._follow_copy(message)
                 self._dispatcher.give_out()
             elif isinstance(message, IntermediateReport):
                 self._answer(message)
@@ -321,7 +345,7 @@ class _MasterLoop:
             self._output.report.add_model(usage)
         self._steer(at_once=True, reason_to_end="the sweep is at its end")
         tuples.tget(self._tags.sweep(self._session))
-        dismiss_trainers(self._ctx, self._tags, self._trainers)
+        dismiss_trainers(self._ctx, self._tags, self._trainers, self._plan.ranks_of)
 
     # -- requests to the sweep, and messages ------------------------------------------------------
 
@@ -333,17 +357,33 @@ class _MasterLoop:
             self._dispatcher.give_out()
         start, stop = self._queue.upcoming(1)
         is_over = start >= stop or bool(self._why_over())
-        return bool(self._queue.leases_out) or (self._steering.is_paused and not is_over)
+        is_to_come = self._queues is not None and not self._queues.are_known
+        is_kept_back = self._steering.is_paused or is_to_come
+        return bool(self._queue.leases_out) or (is_kept_back and not is_over)
 
-    def _next_message(self) -> Outcome | IntermediateReport | WorkerChange | None:
+    def _follow_copy(self, change: CopyReady | CopyFailed) -> None:
+        """Count on a copy that has begun, or no more; leases that it had before go to others."""
+        if self._queues is None:
+            return
+        copy, session, ctx = change.copy_index, change.session, self._ctx
+        lost: list[int] = []
+        if isinstance(change, CopyFailed):
+            lost = self._queues.end(copy, session)
+        elif (change.run_session, change.iteration) == (ctx.session, tuple(ctx.iteration)):
+            lost = self._queues.begin(copy, session)
+        for lease in lost:
+            self._queue.came_back(lease, 0)
+
+    def _next_message(self) -> Message | WorkerChange | None:
         """Wait for a message of a trainer; None if a request to the sweep has come before."""
         self._look_at_other_runs()  # short waits do not check whether they are interrupted
         if (received := self._workers.next_message()) is not None:
             return received
         # With nothing out no message would come: only a wait without a timeout is a deadlock.
-        timeout_s = None if self._dispatcher.leases_here else _LONGEST_PAUSE_S
+        is_to_come = self._queues is not None and not self._steering.is_paused
+        timeout_s = None if self._dispatcher.leases_here or is_to_come else _LONGEST_PAUSE_S
         try:
-            message: Outcome | IntermediateReport = self._ctx.tuples.tget_unless(
+            message: Message = self._ctx.tuples.tget_unless(
                 self._tags.outcome, self._is_interrupted, timeout=timeout_s
             )
         except TupleTimeout:
@@ -359,7 +399,7 @@ class _MasterLoop:
         """Do what is due for other runs; return whether one of their workers has sent a message."""
         if self._leadership is not None:
             self._leadership.look()
-        return self._workers.look()
+        return self._queues is None and self._workers.look()
 
     def _follow_worker(self, change: WorkerChange) -> None:
         """Record a change in the part that a worker of another run takes."""
@@ -501,9 +541,10 @@ class _MasterLoop:
         grant = self._queue.grant_of(outcome.lease)
         if grant is None:
             return
-        done = len(outcome.metrics)
-        self._dispatcher.pace.observe(done - len(outcome.untried), sum(outcome.seconds))
-        self._dispatcher.pace.at_once = outcome.at_once
+        done, pace = len(outcome.metrics), self._dispatcher.pace_of(outcome.lease)
+        self._dispatcher.came_back(outcome.lease)
+        pace.observe(done - len(outcome.untried), sum(outcome.seconds))
+        pace.at_once = outcome.at_once
         if not outcome.worker:
             self._model.note(outcome)
         records = self._results.records_of(outcome, grant.attempt)

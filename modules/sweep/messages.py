@@ -10,6 +10,12 @@
                                                   what they are judged by)
             ── "stops" ──────────>                Stops: trials that are to end; read, never taken
 
+Where trials have different numbers of ranks, leases have no claim, and each rank has its own::
+
+    master  ── "lease", copy, rank ──>  rank      Lease, SaveModel: each rank of its group; End
+            <── "outcome" ────────                CopyReady, also to be read under "ready", copy;
+                                                  CopyFailed
+
 All tags begin with the group and the trainer's module, so that they lie on one server, where the
 tuples of a trainer are seen in the order in which it put them.
 
@@ -29,6 +35,7 @@ from diel import ANY
 from ..objective import Aim
 from ..strategies import Cutoffs
 from ..trial import StopCause, Trial
+from .rank_queues import Ranks
 
 Tag: TypeAlias = "tuple[str | int, ...]"
 
@@ -50,6 +57,14 @@ class Tags:
         """The tag of leases."""
         return (self.group, self.trainer, "lease")
 
+    def lease_of(self, copy_index: int, rank: int) -> Tag:
+        """Return the tag of the orders of one rank, where trials differ in their ranks."""
+        return (self.group, self.trainer, "lease", copy_index, rank)
+
+    def ready(self, copy_index: int) -> Tag:
+        """Return the tag of a `CopyReady`."""
+        return (self.group, self.trainer, "ready", copy_index)
+
     @property
     def outcome(self) -> Tag:
         """The tag of outcomes and reports."""
@@ -59,6 +74,7 @@ class Tags:
     def of_earlier_sessions(self) -> tuple[Any, ...]:
         """Tags of the tuples that a master removes when it starts: orders first, then leases."""
         any_order = (self.group, self.trainer, "sweep", ANY)
+        # Not the leases of ranks: ranks of one group may have taken theirs.
         any_verdict = (self.group, self.trainer, "verdict", ANY)
         return any_order, self.lease, self.outcome, self.stops, any_verdict
 
@@ -141,6 +157,27 @@ class Lease:
     """For each trial, which of the cutoffs it has; those with the same ones are compared too."""
     parents: list[int | None] | None = None
     """For each trial the one from whose end it goes on; None if none does."""
+    ranks: Ranks | None = None
+    """Which ranks run the trials, where trials differ in their ranks."""
+
+
+@dataclass(frozen=True)
+class CopyReady:
+    """The ranks of a copy have begun, and take orders of their own."""
+
+    session: str
+    """A new one each time."""
+    run_session: str
+    iteration: tuple[int, ...]
+    copy_index: int
+
+
+@dataclass(frozen=True)
+class CopyFailed:
+    """The ranks of a copy take no more orders: it has failed, and may begin again."""
+
+    session: str
+    copy_index: int
 
 
 @dataclass(frozen=True)
@@ -201,6 +238,8 @@ class SaveModel:
     passed_by: tuple[int, ...] = ()
     most_passes: int = 0
     """After so many, whoever has the order trains the network again."""
+    ranks: Ranks | None = None
+    """Which ranks carry the order out, where trials differ in their ranks."""
 
     def is_for(self, trainer: int) -> bool:
         """Whether a trainer carries the order out, and does not pass it on."""

@@ -20,6 +20,7 @@ from ..objective import Judgement, ObjectiveError
 from ..space import Choices
 from ..trial import OUT_OF_TIME, Reports, thinned, trial_seed
 from ..trial_plan import BEST_EPOCH
+from ..trial_ranks import RANKS
 from .leases import Bitmap
 from .ledger import (
     DIVERGED,
@@ -59,6 +60,8 @@ CURVE: Final = "learning curve"
 class SweepResults:
     """Turns outcomes into ledger records and rows, counts them, and passes them to the search.
 
+    `in_groups` says whether trials have different numbers of ranks, and each rank is a trainer.
+
     Attributes
     ----------
     succeeded, failed, stopped, diverged, infeasible : int
@@ -68,14 +71,15 @@ class SweepResults:
     ended_at : dict of int to int
         Of trials that time has ended, the step that their metrics are of.
     seconds : float
-        How long the trials of earlier sessions have taken.
+        How long the trials of earlier sessions have taken their trainers.
     lineage : Lineage
         Which trials go on from which; empty if none can.
     """
 
-    def __init__(self, search: Search, seed: int) -> None:
+    def __init__(self, search: Search, seed: int, *, in_groups: bool = False) -> None:
         self._search = search
         self._seed = seed
+        self._in_groups = in_groups
         self._absent = dict.fromkeys(search.space.names, "")
         self._own = {"trial", *search.space.names}
         self._choices_as_text = choices_as_text(search.space)
@@ -125,7 +129,8 @@ class SweepResults:
             self._search.restore_parent(record["trial"], parent.trial)
         restore_choices(record["parameters"], self._choices_as_text)
         if isinstance(seconds := record.get("seconds"), (int, float)):
-            self.seconds += seconds
+            ranks = record["metrics"].get(RANKS, 1) if self._in_groups else 1
+            self.seconds += seconds * ranks
         return self.add(record)
 
     def add_report(self, report: IntermediateReport) -> bool:

@@ -1,7 +1,8 @@
 """How a trainer runs trials: its function, called in this process or on all ranks of its copy.
 
 The runner of `subprocess_runner` calls it in another process. On several ranks rank 0 takes the
-leases, and the other ranks follow it::
+leases, and the other ranks follow it; so do the ranks of each group, where trials have different
+numbers of ranks::
 
     rank 0   ── RunTrial, SaveModel, Renew, None ──>  each other rank    "point", rank
              <── Ended, of the first two ───────────                     "ended", rank
@@ -44,6 +45,7 @@ from ..trial import (
     run_trial,
 )
 from .messages import SaveModel, Tags
+from .rank_queues import Ranks
 
 if TYPE_CHECKING:
     from diel import Context
@@ -177,8 +179,8 @@ class InProcessRunner:
     """Runs trials in this process.
 
     `is_to_stop` returns whether a trial has to stop; `aim` is what the sweep is for. `note` is
-    called as `InFlightTrials.note`, since a trial may kill this process; `comm` and `communicator`,
-    which may be replaced between trials, are what the function finds in its report.
+    called as `InFlightTrials.note`, since a trial may kill this process; `comm`, `communicator` and
+    `progress`, which may be replaced between trials, are what the function finds in its report.
     """
 
     def __init__(
@@ -192,7 +194,7 @@ class InProcessRunner:
         self.trains_networks = not isinstance(task.function, str)
         """Whether the function trains networks of dnn; ranks then wait in the communicator only."""
         self._try = self._restoring(self._train)
-        self._progress = progress
+        self.progress = progress
         self._note = note or (lambda start, stop: None)
         self.saves_models: bool = hasattr(self._train, "save_model")
         """Whether the function can write the model of a trial."""
@@ -200,7 +202,7 @@ class InProcessRunner:
         """A text on each attribute of the function that nobody reads."""
         self.facts = facts_of(self._train)
         """Device facts of the function; empty if it has none."""
-        self._task, self._comm = task, comm
+        self._task, self.comm = task, comm
         self.communicator: Communicator | None = None
         self.is_to_stop: IsToStop | None = None
         self.aim: Aim | None = None
@@ -223,8 +225,8 @@ class InProcessRunner:
         """Run a trial."""
         self._note(trial.number, trial.number + 1)
         report = self._report(trial, on_report)
-        if self._progress is not None:
-            self._progress.begin(trial.number, report.curve)
+        if self.progress is not None:
+            self.progress.begin(trial.number, report.curve)
         result = run_trial(self._try, trial.parameters, report)
         self._note(0, 0)
         if not self.trains_networks and self._lacks_checkpoint(trial, result):
@@ -248,10 +250,10 @@ class InProcessRunner:
         return self._task.report(
             trial,
             judge=judge,
-            comm=self._comm,
+            comm=self.comm,
             communicator=self.communicator,
             on_report=on_report,
-            progress=self._progress,
+            progress=self.progress,
             is_to_stop=self.is_to_stop,
             aim=self.aim,
         )
@@ -333,27 +335,58 @@ class Ended:
     is_consequence: bool
 
 
-class _RankOfGroup:
-    """Common base of rank 0 and the other ranks of a copy."""
+def session_of(communicator: Communicator | None) -> str:
+    """Return a text that is new, and the same on all ranks; without a communicator there is one."""
+    if communicator is None:
+        return uuid.uuid4().hex
+    values = communicator.gather_values("" if communicator.rank else uuid.uuid4().hex)
+    return str(values[0])
 
-    def __init__(self, ctx: Context, tags: Tags, runner: InProcessRunner) -> None:
+
+class _RankOfGroup:
+    """Common base of rank 0 and the other ranks of a group: of all ranks of a copy, or some."""
+
+    def __init__(
+        self, ctx: Context, tags: Tags, runner: InProcessRunner, ranks: Ranks | None = None
+    ) -> None:
         self._ctx = ctx
         self._runner = runner
-        self._renew()
-        own_session = uuid.uuid4().hex if ctx.comm.rank == 0 else ""
-        session = self._communicator.gather_values(own_session)[0]
-        ranks = range(1, ctx.comm.size)
-        self._points = {rank: tags.point(ctx.copy_index, session, rank) for rank in ranks}
-        self._ends = {rank: tags.ended(ctx.copy_index, session, rank) for rank in ranks}
+        self._asked = runner.is_to_stop
+        self._communicator: Communicator | None = None
+        self._comm: Any = None
+        if ranks is None:
+            self._comm = ctx.comm
+            self.rank, size = ctx.comm.rank, ctx.comm.size
+            self._renew()
+            session = session_of(self._communicator)
+        else:
+            # They connect when they have come together.
+            self.rank, size = ctx.comm.rank - ranks.first, ranks.count
+            session = f"{ranks.session}.{size}.{ranks.first}"
+        self._ranks = ranks
+        self._points = {rank: tags.point(ctx.copy_index, session, rank) for rank in range(1, size)}
+        self._ends = {rank: tags.ended(ctx.copy_index, session, rank) for rank in range(1, size)}
         # Not for a user's function, which may report on some of its ranks alone.
-        if runner.trains_networks:
-            self._asked, runner.is_to_stop = runner.is_to_stop, self._agree_to_stop
+        if runner.trains_networks and ranks is None:
+            runner.is_to_stop = self._agree_to_stop
         self._settling_s = _SETTLING_NETWORKS_S if runner.trains_networks else _SETTLING_S
 
     def _renew(self) -> None:
         from dnn.distributed import communicator_of
 
-        self._communicator = self._runner.communicator = communicator_of(self._ctx.comm)
+        if self._comm is None:
+            assert self._ranks is not None
+            group = self._ctx.comm.Get_group().Incl(list(self._ranks))
+            self._comm = self._ctx.comm.Create_group(group, self._ranks.count)
+        self._runner.comm = self._comm
+        self._communicator = self._runner.communicator = communicator_of(self._comm)
+
+    def begin(self, asked: IsToStop | None, progress: TrialProgress | None) -> None:
+        """Have the runner run trials of this group; `asked` and `progress` are for rank 0."""
+        runner = self._runner
+        self._asked, runner.progress = asked, progress
+        runner.is_to_stop = self._agree_to_stop if runner.trains_networks else self._asked
+        runner.comm, runner.communicator = self._comm, self._communicator
 
     def _run(self, order: RunTrial, on_report: OnReport | None = None) -> TrialResult:
         """Run a trial here; all ranks go on or stop as the master has told rank 0."""
@@ -374,6 +407,7 @@ class _RankOfGroup:
         import numpy as np
 
         told = np.array([verdict], np.int8)
+        assert self._communicator is not None
         self._communicator.broadcast(told)
         return int(told[0])
 
@@ -389,13 +423,17 @@ class _RankOfGroup:
 
 
 class RankGroupRunner(_RankOfGroup):
-    """Runs trials on all ranks of the copy; for its rank 0, which takes the leases.
+    """Runs trials on all ranks of a group; for its rank 0, which takes the leases.
 
-    The other ranks call `follow_rank0`. `runner` runs a trial on this rank.
+    The other ranks call `Follower.follow`. `runner` runs a trial on this rank; `ranks` are those of
+    the group, if it has not all ranks of the copy. Then all are to `begin`, and rank 0 is to `meet`
+    the others, before each lease.
     """
 
-    def __init__(self, ctx: Context, tags: Tags, runner: InProcessRunner) -> None:
-        super().__init__(ctx, tags, runner)
+    def __init__(
+        self, ctx: Context, tags: Tags, runner: InProcessRunner, ranks: Ranks | None = None
+    ) -> None:
+        super().__init__(ctx, tags, runner, ranks)
         self.facts = runner.facts
         self.saves_models = runner.saves_models
         self.aim: Aim | None = None
@@ -414,6 +452,14 @@ class RankGroupRunner(_RankOfGroup):
         if reason := self._settled(trial, result).reason:
             raise RuntimeError(reason)
         return file
+
+    def meet(self) -> None:
+        """Wait until all ranks of the group have come; the first time, connect them."""
+        for tag in self._ends.values():
+            self._ctx.tuples.tget(tag)
+        if self._communicator is None:
+            self._send(Renew())
+            self._renew()
 
     def dismiss(self) -> None:
         """Tell the other ranks that there are no more trials."""
@@ -462,16 +508,18 @@ class RankGroupRunner(_RankOfGroup):
         return ends
 
 
-class _Follower(_RankOfGroup):
-    """A rank other than 0 of the copy, which carries out the orders of rank 0."""
+class Follower(_RankOfGroup):
+    """A rank other than 0 of a group, which carries out the orders of rank 0."""
 
     def follow(self) -> int:
         """Run the trials that rank 0 runs, until there are no more; return how many there were.
 
         `RankGroupFailed` if a trial has failed here, and rank 0 does not end it.
         """
-        rank, trials = self._ctx.comm.rank, 0
+        rank, trials = self.rank, 0
         ended = Ended("", "", False)
+        if self._ranks is not None:
+            self._ctx.tuples.tput(self._ends[rank], ended)  # it has come, and rank 0 may be late
         while True:
             limit_s = self._settling_s if ended.reason else None
             try:
@@ -495,8 +543,3 @@ class _Follower(_RankOfGroup):
                 trials += 1
             ended = Ended(result.reason, result.detail, result.is_consequence)
             self._ctx.tuples.tput(self._ends[rank], ended)
-
-
-def follow_rank0(ctx: Context, tags: Tags, runner: InProcessRunner) -> int:
-    """Run the trials that rank 0 of the copy runs; return how many there were."""
-    return _Follower(ctx, tags, runner).follow()

@@ -41,6 +41,7 @@ from diel import (
 )
 from diel.errors import ModuleFailed
 
+from ..trial_ranks import RANKS
 from .joined_workers import JoinedLoop, MasterLink, WorkerEnd
 from .joining import SILENCE_S, Identity, is_finished
 from .ledger import LedgerError, LedgerReplaced, about_of, as_written, has_begun, ledger_path
@@ -127,6 +128,11 @@ def run_sweep(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[
     part = Participation.of_run(ctx.run_dir)
     if part is None:
         return run_master(ctx, tags, plan, trainers)
+    if plan.ranks_of is not None:
+        raise ModuleFailed(
+            f"trials have different numbers of ranks ({RANKS} of {tags.trainer}), and such a sweep "
+            f"runs in one run alone: remove {RANKS}, or run it by itself"
+        )
     if part.join is not None:
         return _join(ctx, tags, plan, trainers, part)
     return _share(ctx, tags, plan, trainers, part)

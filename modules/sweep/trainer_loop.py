@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +26,8 @@ from ..trial import (
     TrialResult,
     trial_seed,
 )
-from .in_flight import InFlightTrials, RunningCurve, take_left_by_dead
+from ..trial_ranks import RANKS
+from .in_flight import RunningCurve, take_left_by_dead
 from .leases import TARGET_S
 from .lineage import checkpoint_of
 from .messages import (
@@ -43,12 +43,7 @@ from .messages import (
 )
 from .runners import (
     AimedRunner,
-    InProcessRunner,
-    Limits,
-    RankGroupRunner,
-    Task,
     TrialRunner,
-    follow_rank0,
 )
 
 if TYPE_CHECKING:
@@ -56,48 +51,10 @@ if TYPE_CHECKING:
 
 GIVE_BACK_AFTER_S: Final = 4 * TARGET_S
 """Seconds after which a lease goes back with the rest of its trials, for other trainers."""
-NOT_TRIED: Final = "was under way twice when the run was ended: not tried again"
-"""Reason of failure of a trial that may have killed one of several ranks."""
 _SHOWN_FAILURES: Final = 5
 _SHOW_EVERY_S: Final = 0.5
 _LOOK_FOR_STOPS_EVERY_S: Final = 0.25
 _PASS_EVERY_S: Final = 0.02
-
-
-def run_trainer(ctx: Context, task: Task, limits: Limits) -> int:
-    """Run a trainer of the group until the sweep is over; return how many trials it ran."""
-    tags = Tags(ctx.group, ctx.module)
-    ctx.allow_loss()  # the lease of a trainer that dies goes to another one
-    copies = ctx.copies_of.get(ctx.module, 1)
-    curve = RunningCurve(ctx.run_dir, tags, ctx.copy_index, copies)
-    with closing(Progress(ctx.progress, curve)) as progress:
-        return _run_trainer(ctx, tags, task, limits, progress)
-
-
-def _run_trainer(ctx: Context, tags: Tags, task: Task, limits: Limits, progress: Progress) -> int:
-    stops = StopRequests(ctx, tags)
-    if limits.needs_process:
-        from .subprocess_runner import SubprocessRunner
-
-        with closing(SubprocessRunner(ctx, task, limits, progress, stops)) as runner:
-            return run_leases(ctx, tags, runner, stops=stops)
-    comm = comm_of(ctx)
-    rank = 0 if comm is None else comm.rank
-    with InFlightTrials(ctx.run_dir, tags, ctx.copy_index, rank) as in_flight:
-        in_process = InProcessRunner(task, comm, in_flight.note, progress if rank == 0 else None)
-        if rank == 0:
-            in_process.is_to_stop = stops
-            for problem in in_process.unread if ctx.copy_index == 0 else ():
-                ctx.log.warning("%s", problem)
-        if comm is None or comm.size == 1:
-            quarantine = partial(_quarantine, ctx, task, in_process, progress)
-            return run_leases(ctx, tags, in_process, quarantine, stops)
-        if rank > 0:
-            return follow_rank0(ctx, tags, in_process)
-        group = RankGroupRunner(ctx, tags, in_process)
-        trials = run_leases(ctx, tags, group, partial(_pass_over, group), stops)
-        group.dismiss()
-        return trials
 
 
 def run_leases(
@@ -112,8 +69,7 @@ def run_leases(
     `stops` says which of them are requested to end. `quarantine` returns a runner that survives
     trials that may have killed a rank before.
     """
-    trials = failures = 0
-    orders: dict[str, SweepOrder] = {}
+    trials, leases = 0, Leases(ctx, tags, runner, ctx.copy_index, quarantine, stops)
     while True:
         with ctx.tuples.claim(tags.lease) as claim:
             lease: Lease | SaveModel | End = claim.value
@@ -126,58 +82,90 @@ def run_leases(
                     if lease.holder not in (None, ctx.copy_index):
                         text = "trial %d is trained again: the trainer that kept it has gone"
                         ctx.log.info(text, lease.trial.number)
-                    ctx.tuples.tput(tags.outcome, _save_model(lease, runner))
+                    ctx.tuples.tput(tags.outcome, save_model(lease, runner))
                     continue
                 if ctx.copy_index in lease.passed_by:
                     time.sleep(_PASS_EVERY_S)  # the others are about to look for it
                 passed_by = (*lease.passed_by, ctx.copy_index)
                 ctx.tuples.tput(tags.lease, replace(lease, passed_by=passed_by))
                 continue
-            order = orders.get(lease.session) or _order(ctx, tags, lease.session)
-            if order is None or order.run_session != ctx.session:
-                continue  # of a session that has ended
-            orders = {order.session: order}
-            if stops is not None:
-                stops.session = order.session
-            runner.aim = order.aim
-            to_master = _ReportsToMaster(ctx, tags, order) if order.wants_reports else None
-            judge = LeaseJudge.of(lease, order)
-            is_judged = judge is not None or to_master is None
-            several = (
-                getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and is_judged
+            # Its outcome is put before the claim ends: a lease is out, or its outcome is there.
+            trials += leases.run(lease, of_dead=claim.held_by_dead)
+
+
+class Leases:
+    """Runs the leases of one trainer, which is number `index`; the rest is as for `run_leases`."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        tags: Tags,
+        runner: AimedRunner,
+        index: int,
+        quarantine: Callable[[SweepOrder], AbstractContextManager[TrialRunner]] | None,
+        stops: StopRequests | None,
+    ) -> None:
+        self._ctx, self._tags, self._runner, self._index = ctx, tags, runner, index
+        self._quarantine, self._stops = quarantine, stops
+        self._orders: dict[str, SweepOrder] = {}
+        self._failures = 0
+
+    def run(self, lease: Lease, *, of_dead: bool = False) -> int:
+        """Run a lease, and put its outcome; return how many trials were run.
+
+        `of_dead` says that a rank has died which had it. A lease of a session that has ended is
+        passed over.
+        """
+        ctx, tags, runner, stops = self._ctx, self._tags, self._runner, self._stops
+        order = self._orders.get(lease.session) or _order(ctx, tags, lease.session)
+        if order is None or order.run_session != ctx.session:
+            return 0  # of a session that has ended
+        self._orders = {order.session: order}
+        if stops is not None:
+            stops.session = order.session
+        runner.aim = order.aim
+        to_master = None
+        if order.wants_reports:
+            to_master = _ReportsToMaster(ctx, tags, order, self._index, _metrics_of(lease))
+        judge = LeaseJudge.of(lease, order)
+        is_judged = judge is not None or to_master is None
+        several = getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and is_judged
+        quarantine = self._quarantine
+        if quarantine and of_dead:
+            numbers = range(lease.start, lease.stop)
+            left = take_left_by_dead(ctx.run_dir, tags, ctx.copy_index, numbers)
+            ctx.log.warning("%s on a rank that died: in a process of its own", _named(left))
+            order = replace(order, quarantined=order.quarantined | left)
+        suited: AbstractContextManager[TrialRunner] = nullcontext(runner)
+        if quarantine and any(lease.start <= trial < lease.stop for trial in order.quarantined):
+            suited, several = quarantine(order), False
+        with suited as suited_runner:
+            outcome, details = _run_lease(
+                *(lease, order, self._index, suited_runner, to_master, judge),
+                together=several,
+                stops=stops,
             )
-            if quarantine and claim.held_by_dead:
-                numbers = range(lease.start, lease.stop)
-                left = take_left_by_dead(ctx.run_dir, tags, ctx.copy_index, numbers)
-                ctx.log.warning("%s on a rank that died: in a process of its own", _named(left))
-                order = replace(order, quarantined=order.quarantined | left)
-            suited: AbstractContextManager[TrialRunner] = nullcontext(runner)
-            if quarantine and any(lease.start <= trial < lease.stop for trial in order.quarantined):
-                suited, several = quarantine(order), False
-            with suited as suited_runner:
-                outcome, details = _run_lease(
-                    lease,
-                    order,
-                    ctx.copy_index,
-                    suited_runner,
-                    to_master,
-                    judge,
-                    together=several,
-                    stops=stops,
-                )
-            outcome.at_once = getattr(runner, "at_once", 1)
-            outcome.facts = getattr(runner, "facts", {})
-            outcome.saves_models = getattr(runner, "saves_models", False)
-            outcome.kept_trial = getattr(runner, "kept_trial", None)
-            # Put before the claim ends: a lease is out, or its outcome is there.
-            ctx.tuples.tput(tags.outcome, outcome)
-        trials += len(outcome.metrics)
+        outcome.at_once = getattr(runner, "at_once", 1)
+        outcome.facts = getattr(runner, "facts", {})
+        outcome.saves_models = getattr(runner, "saves_models", False)
+        outcome.kept_trial = getattr(runner, "kept_trial", None)
+        if lease.ranks is not None:
+            of_reports = [metrics for each in outcome.reports.values() for _, metrics in each]
+            for metrics in filter(None, (*outcome.metrics, *of_reports)):
+                metrics |= _metrics_of(lease)
+        ctx.tuples.tput(tags.outcome, outcome)
         for trial, detail in details:
-            failures += 1
-            if failures <= _SHOWN_FAILURES:
+            self._failures += 1
+            if self._failures <= _SHOWN_FAILURES:
                 ctx.log.warning("trial %d failed: %s", trial, outcome.reasons[trial])
                 if detail:
                     print(detail, flush=True)
+        return len(outcome.metrics)
+
+
+def _metrics_of(lease: Lease) -> dict[str, Any]:
+    """Return the metrics of all trials of a lease, beside those that their functions report."""
+    return {} if lease.ranks is None else {RANKS: lease.ranks.count}
 
 
 def _named(trials: frozenset[int]) -> str:
@@ -287,6 +275,7 @@ class LeaseJudge:
         trials = range(lease.start, lease.stop)
         self._cohort_of = dict(zip(trials, lease.cohorts or (), strict=True))
         self._objective = objective
+        self._of_all = _metrics_of(lease)
         self.reports: dict[int, Reports] = {}
 
     @classmethod
@@ -305,7 +294,8 @@ class LeaseJudge:
         """Record the metrics of trials that have come to a step; return those that are to end."""
         scores: dict[int, dict[int, float]] = {}
         losers: set[int] = set()
-        for trial, reported in metrics.items():
+        for trial, own in metrics.items():
+            reported = {**own, **self._of_all}
             reports = self.reports.setdefault(trial, [])
             while reports and reports[-1][0] >= step:  # of an earlier try
                 reports.pop()
@@ -359,7 +349,8 @@ class StopRequests:
         return self._stops.cause(trial)
 
 
-def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
+def save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
+    """Have a runner write a model; return its file, or why there is none."""
     try:
         path: Path = runner.save_model(wanted.trial, wanted.path, wanted.provenance)
     except Exception as error:  # the sweep is good all the same
@@ -379,61 +370,26 @@ def _order(ctx: Context, tags: Tags, session: str) -> SweepOrder | None:
 class _ReportsToMaster:
     """Sends reports to the master, and waits for its verdicts."""
 
-    def __init__(self, ctx: Context, tags: Tags, order: SweepOrder) -> None:
+    def __init__(
+        self, ctx: Context, tags: Tags, order: SweepOrder, trainer: int, of_all: Metrics
+    ) -> None:
         self._ctx, self._tags, self._session = ctx, tags, order.session
+        self._trainer, self._of_all = trainer, of_all
         self._last = (-1, 0)
 
     def __call__(self, trial: int, step: int, metrics: dict[str, Any]) -> bool:
         """Send the report of a trial; return whether the trial goes on."""
         self._last = (trial, step)
-        made = IntermediateReport(self._session, trial, self._ctx.copy_index, step, metrics)
+        made = IntermediateReport(
+            self._session, trial, self._trainer, step, {**metrics, **self._of_all}
+        )
         self._ctx.tuples.tput(self._tags.outcome, made)
-        goes_on: bool = self._ctx.tuples.tget(self._tags.verdict(self._ctx.copy_index))
+        goes_on: bool = self._ctx.tuples.tget(self._tags.verdict(self._trainer))
         return goes_on
 
     def last_step_of(self, trial: int) -> float:
         """Return the last step that a trial has reported; minus infinity if none."""
         return self._last[1] if self._last[0] == trial else -math.inf
-
-
-@contextmanager
-def _quarantine(
-    ctx: Context,
-    task: Task,
-    in_process: TrialRunner,
-    progress: Progress,
-    order: SweepOrder,
-) -> Iterator[TrialRunner]:
-    """Return a context with a runner that runs quarantined trials in a child process first.
-
-    A function may need what only a rank has: a trial that fails there, but does not kill the
-    process, is run on this rank too.
-    """
-    from .subprocess_runner import NotReady, SubprocessRunner
-
-    stops = getattr(in_process, "is_to_stop", None)
-    with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress, stops)) as in_child:
-
-        def run(trial: Trial, on_report: OnReport | None) -> TrialResult:
-            if trial.number in order.quarantined:
-                with suppress(NotReady):
-                    result = in_child(trial, on_report)
-                    if result.has_died or not result.reason:
-                        return result
-            return in_process(trial, on_report)
-
-        yield run
-
-
-def _pass_over(runner: TrialRunner, order: SweepOrder) -> AbstractContextManager[TrialRunner]:
-    """Return a context with a runner that fails the trials which are not to be tried again."""
-
-    def run(trial: Trial, on_report: OnReport | None) -> TrialResult:
-        if trial.number in order.not_to_try:
-            return TrialResult(reason=NOT_TRIED)
-        return runner(trial, on_report)
-
-    return nullcontext(run)
 
 
 class Progress:
@@ -463,11 +419,3 @@ class Progress:
     def close(self) -> None:
         """Remove the file of the learning curve."""
         self._curve.close()
-
-
-def comm_of(ctx: Context) -> Any:
-    """Return the communicator of this copy; None in a test without MPI."""
-    try:
-        return ctx.comm
-    except RuntimeError:
-        return None

@@ -68,7 +68,7 @@ LAYERS = {
         networks
         objective strategies
         evaluation
-        tabular trial_plan
+        tabular trial_plan trial_ranks
         choosing pretrained space_check trial_states
         options report
         search

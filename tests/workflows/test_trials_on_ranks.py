@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import diel, journal, run_dir, workflow
 
-from modules.sweep.trainer_loop import NOT_TRIED
+from modules.sweep.trainer_ranks import NOT_TRIED
 
 FUNCTIONS = """
 import os, signal
@@ -114,6 +114,132 @@ def test_a_sweep_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> None:
     for trial, care in ((1, "tried once more"), (2, "tried once more"), (2, "not tried again")):
         text = f"trial {trial} was under way on trainer.0 when the run was ended: it is {care}"
         assert log.count(text) == 1  # not for each of its ranks
+
+
+GROUPS = """
+import os, signal, time
+import numpy as np
+
+def ranks(parameters):
+    return parameters["size"]
+
+def train(parameters, report):
+    size, rank = parameters["size"], report.comm.rank
+    assert report.comm.size == report.communicator.size == size
+    here = report.folder / f"{parameters['kind']}.{rank}"
+    is_last = rank == size - 1
+    if parameters["kind"] == "one raises" and is_last:
+        raise ValueError("on the last rank")
+    if parameters["kind"] == "one dies" and size == 2 and is_last and not here.exists():
+        here.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if parameters["kind"] == "cannot be told" and size == 2 and not here.exists():
+        here.touch()
+        if not is_last:
+            raise ValueError("while rank 1 sleeps")
+        time.sleep(3)
+    ranks = np.ones(1)
+    report.communicator.sum(ranks)
+    return {"score": float(ranks[0]), "host": 0}
+"""
+
+
+def groups(folder: Path, *kinds: str, module: str = "") -> Path:
+    text = SWEEP.format(kinds=json.dumps(kinds) + ", size = [1, 3, 2, 4]")
+    text = text.replace("processes = 2", f"processes = 4\n{module}")
+    text = text.replace('"./m.py:train"', '"./m.py:train", ranks = "./m.py:ranks"')
+    return workflow(folder, text, m=GROUPS)
+
+
+def test_trials_have_the_ranks_that_their_points_need(tmp_path: Path) -> None:
+    groups(tmp_path, "fine", "one raises", "last")
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    found = trials(tmp_path)
+    for record in found:
+        size, kind = record["parameters"]["size"], record["parameters"]["kind"]
+        if kind == "one raises":
+            at = f"rank {size - 1}: " if size > 1 else ""
+            assert record["reason"] == f"{at}ValueError: on the last rank"
+        else:
+            assert record["metrics"] == {"score": size, "host": 0, "ranks": size}
+            assert record["trainer"] % size == 0
+    assert journal(tmp_path)[-1]["tuples_left"] == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("once")
+def test_a_sweep_in_groups_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> None:
+    groups(tmp_path, "fine", "one dies", "last")
+    assert diel("run", "w.toml", cwd=tmp_path).status == 1
+    before = trials(tmp_path)
+    finished = diel("run", "--resume", run_dir(tmp_path), cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    found = trials(tmp_path)
+    assert [record for record in found if record in before] == before
+    assert [record["metrics"]["score"] for record in found] == [1, 3, 2, 4] * 3
+    log = (run_dir(tmp_path) / "logs" / "master.0.0.log").read_text()
+    assert "was under way on trainer.0 when the run was ended: it is tried once more" in log
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("retries = 1", "starts again: RankGroupFailed"),
+        ('copies = 2\non_failure = "continue"', "the run goes on without it: RankGroupFailed"),
+    ],
+    ids=["again", "without it"],
+)
+@pytest.mark.usefixtures("once")
+def test_the_orders_of_a_copy_that_fails_are_given_out_again(
+    module: str, words: str, tmp_path: Path
+) -> None:
+    groups(tmp_path, "fine", "cannot be told", "last", module=module)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert words in finished.output
+    assert [record["metrics"]["score"] for record in trials(tmp_path)] == [1, 3, 2, 4] * 3
+
+
+NETWORKS = """\
+[[module]]
+name = "master"
+function = "modules.master:run"
+[module.options]
+space = {{ hidden = [[8], [16]], learning_rate = [0.05, 0.1], epochs = 2 }}
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+processes = {processes}
+[module.options]
+dataset = "digits"
+{options}
+[[group]]
+name = "search"
+modules = ["master", "trainer"]
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("once")
+def test_networks_of_groups_are_those_of_copies_with_so_many_ranks(tmp_path: Path) -> None:
+    """And of one rank, bit for bit, as many at once as there."""
+    parallel, found = 'training.parallel = "data"', {}
+    for processes, options in {
+        1: "",
+        2: parallel,
+        4: f'{parallel}\nranks = "hidden / 8"',
+    }.items():
+        (folder := tmp_path / str(processes)).mkdir()
+        workflow(folder, NETWORKS.format(processes=processes, options=options))
+        finished = diel("run", "w.toml", cwd=folder)
+        assert finished.status == 0, finished.output
+        found[processes] = [record["metrics"] for record in trials(folder)]
+        for metrics in found[processes]:
+            del metrics["training_time_s"]
+    assert [metrics.pop("ranks") for metrics in found[4]] == [1, 1, 2, 2]
+    assert found[4] == found[1][:2] + found[2][2:]
 
 
 NETWORK = """

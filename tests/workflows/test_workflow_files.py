@@ -45,7 +45,7 @@ NEEDS_DATA = {"heart_grid": HEART}
 TRAINING = (
     *("cancer_grid", "diabetes_regression", "digits_brackets", "digits_convolution"),
     *("digits_auto", "digits_front", "digits_layers", "digits_patience", "digits_population"),
-    *("digits_constraints", "digits_ranks"),
+    *("digits_constraints", "digits_ranks", "digits_ranks_by_size"),
     *("heart_grid", "tickets"),
 )
 

@@ -195,7 +195,7 @@ def test_short_trials_are_judged_by_their_trainer() -> None:
     order = SweepOrder("here", 1, None, wants_reports=True, aim=Aim("score", True))
     lease = Lease("here", 3, 10, 15, points, 1, [Halving(2, 2).frozen(5)], [0] * 5)
     judge = trainer_loop.LeaseJudge.of(lease, order)
-    asked: Any = trainer_loop._ReportsToMaster(None, None, order)  # type: ignore[arg-type]
+    asked: Any = trainer_loop._ReportsToMaster(None, None, order, 0, {})  # type: ignore[arg-type]
     outcome, _ = trainer_loop._run_lease(lease, order, 0, runner, asked, judge, together=False)
     # As they come, each is compared with those before it; the last one is the best of five.
     assert outcome.stopped == {11, 13}
