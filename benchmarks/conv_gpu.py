@@ -3,8 +3,8 @@
 The networks of `conv`: LeNet-5 in batches of 100, VGG-16 and ResNet-18 for CIFAR in batches of 32,
 with batch norm, and an LSTM of 128 units over 28 steps; float32 without TF32, SGD with momentum.
 Both sides start from the same parameters, visit the same made-up samples in the same order, and
-reach the same losses, which is checked of the first three blocks. PyTorch runs eagerly, with cuDNN, which tries its own
-routines first, and channels last.
+reach the same losses, which is checked of the first three blocks. PyTorch runs eagerly, with cuDNN,
+which tries its own routines first, and channels last.
 
 ``conv..._<kind>_<routine>`` is one convolution by each routine, against the fastest of them, which
 is what the table of routines chooses. Needs a GPU, CuPy for this interpreter and a PyTorch with
