@@ -26,7 +26,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import conv_nets
 
@@ -141,6 +141,20 @@ def steps() -> dict[str, Step]:
     }
 
 
+MEASURED_US: Final = {
+    "MLP depth 1": "48",
+    "MLP depth 2": "77",
+    "MLP depth 3": "99",
+    "MLP depth 4": "123",
+    "LeNet-5": "289",
+    "VGG-16": "3,390 and 4,660",
+    "ResNet-18": "5,470 and 8,230",
+    "LSTM of 28 steps": "416",
+    "1,000 heart networks": "300",
+}
+"""Of a step on an H200, by `mlp_gpu.py` and `conv_gpu.py`."""
+
+
 def table() -> str:
     """Return the table of steps, as Markdown."""
     heads = "step | GFLOP | MB | nodes | flops, us | bytes, us | nodes, us | at least, us"
@@ -159,7 +173,7 @@ def table() -> str:
             f"{few:,.0f} to {many:,.0f}",
             f"{low.seconds * 1e6:,.0f} to {high.seconds * 1e6:,.0f}",
             low.by if low.by == high.by else f"{low.by} to {high.by}",
-            "",
+            MEASURED_US.get(name, ""),
         )
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return "\n".join(lines) + "\n"
