@@ -29,7 +29,7 @@ for name in ("Executive", "IELExecutive"):
 
 @pytest.mark.usefixtures("once")
 def test_the_drivers_of_the_page(tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text(block("toml", 0))
+    (tmp_path / "study.toml").write_text(block("toml", 1))
     program = block("python", 0)
     (tmp_path / "Executive.py").write_text(program)
     program = program[: program.index("executive =")] + block("python", 1)
