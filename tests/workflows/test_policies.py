@@ -90,7 +90,7 @@ def entry(name: str, function: str, **keys: object) -> str:
 
 def program(name: str, keys: str) -> str:
     """Return the entry of a program that has 150 MiB in memory."""
-    code = "held = bytearray(150 << 20); import time; time.sleep(1)"
+    code = "held = bytearray(150 << 20); import time; time.sleep(4)"
     words = [sys.executable, "-I", "-S", "-c", code]
     return f'[[module]]\nname = "{name}"\nexecutable = {json.dumps(words)}\n{keys}\n'
 

@@ -136,9 +136,9 @@ def test_a_program_with_more_memory_than_it_may_have_is_killed(start: Start) -> 
 
 def test_the_memory_of_all_that_it_starts_counts(start: Start, tmp_path: Path) -> None:
     child = f'{sys.executable} -c "{HOLDS.format(32)}"'
-    program = start(
-        "sh", "-c", f"{child} & {child} & {detached(tmp_path)}; wait", memory_bytes=1 << 26
-    )
+    # The daemon is there before the children have so much that all are killed.
+    there = f"{detached(tmp_path)}; until [ -s {tmp_path}/daemon ]; do sleep 0.01; done"
+    program = start("sh", "-c", f"{there}; {child} & {child} & wait", memory_bytes=1 << 26)
     assert ending_of(program).memory_bytes is not None
     assert not is_alive(pid_in(tmp_path / "daemon"))
 
