@@ -152,7 +152,7 @@ MEASURED_US: Final = {
     "LSTM of 28 steps": "416",
     "1,000 heart networks": "300",
 }
-"""Of a step on an H200, by `mlp_gpu.py` and `conv_gpu.py`."""
+"""Of a step on an H200, as its share of a whole `fit`; two numbers are of two machines."""
 
 
 def table() -> str:
