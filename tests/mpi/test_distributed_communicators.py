@@ -17,7 +17,10 @@ pytestmark = pytest.mark.mpi
 def comm():
     from mpi4py import MPI
 
-    yield communicator_of(MPI.COMM_WORLD, timeout_s=30)
+    made = communicator_of(MPI.COMM_WORLD, timeout_s=30)
+    # A failure that a test reports would end the making of it on a rank that is still at it.
+    MPI.COMM_WORLD.Barrier()
+    yield made
     MPI.COMM_WORLD.Barrier()
 
 
