@@ -163,7 +163,14 @@ def explain_lost_ranks(run_dir: Path, lost: Collection[str]) -> list[str]:
     lines = shown[:_SHOWN]
     if len(shown) > _SHOWN:
         lines.append(f"... and others on {len(shown) - _SHOWN} more trainers")
-    if any(left.rank for left in found):  # trainers of several ranks have no child process
+    # A trainer of several ranks has no child process. Its other ranks may be between two trials.
+    together: set[str] = set()
+    for path in _paths(run_dir, None):
+        with contextlib.suppress(ValueError):
+            trainer, rank = _rank_of(path)
+            if rank:
+                together.add(trainer)
+    if together.issuperset(left.trainer for left in failed or found):
         return [*lines, goes_on]
     if failed or not lost:
         modules = dict.fromkeys(left.trainer.rpartition(".")[0] for left in failed or found)
@@ -184,12 +191,20 @@ def _read(paths: Iterable[Path]) -> Iterator[LeftInFlight]:
         try:
             with open_regular(path) as file:
                 start, stop = _BOUNDS.unpack(file.read(_BOUNDS.size))
-            *_, module, copy, rank = path.stem.split(".")
-            copy_rank = int(rank)
+            trainer, rank = _rank_of(path)
         except (OSError, struct.error, ValueError):  # removed meanwhile, or never filled
             continue
         if 0 <= start < stop <= start + _MOST_TRIALS:
-            yield LeftInFlight(f"{module}.{copy}", copy_rank, range(start, stop))
+            yield LeftInFlight(trainer, rank, range(start, stop))
+
+
+def _rank_of(path: Path) -> tuple[str, int]:
+    """Return a file's copy of the trainer, as ``trainer.0``, and the rank within it.
+
+    A ValueError if the file has another name.
+    """
+    *_, module, copy, rank = path.stem.split(".")
+    return f"{module}.{copy}", int(rank)
 
 
 def _prefix(tags: Tags) -> str:

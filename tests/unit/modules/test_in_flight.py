@@ -89,9 +89,11 @@ def test_a_sweep_without_a_trial_under_way_goes_on_as_well(tmp_path: Path) -> No
     assert f"diel run --resume {tmp_path} goes on" in line
 
 
-def test_several_ranks_are_promised_no_process(tmp_path: Path) -> None:
-    for rank in (0, 1):
-        dies(tmp_path, "5, 6", 0, rank)
+@pytest.mark.parametrize("of_another", ["5, 6", "0, 0"])
+def test_several_ranks_are_promised_no_process(of_another: str, tmp_path: Path) -> None:
+    """All at one trial, or some between two trials of other numbers of ranks."""
+    dies(tmp_path, "5, 6", 0, 0)
+    dies(tmp_path, of_another, 0, 1)
     lines = explain_lost_ranks(tmp_path, {"trainer.0"})
     assert lines[0] == "trial 5 was under way on trainer.0"
     assert len(lines) == 2
