@@ -28,6 +28,7 @@ _PAGES: Final = (
     "diel.gui.compose",
     "diel.gui.sweep",
     "diel.gui.compare",
+    "diel.gui.box",
 )
 _BACKLOG: Final = 128
 _RECONNECT_S: Final = 30.0
