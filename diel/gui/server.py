@@ -29,6 +29,7 @@ _PAGES: Final = (
     "diel.gui.sweep",
     "diel.gui.compare",
     "diel.gui.box",
+    "diel.gui.differences",
 )
 _BACKLOG: Final = 128
 _RECONNECT_S: Final = 30.0

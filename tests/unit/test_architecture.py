@@ -27,7 +27,7 @@ else:
 # import each other.
 LAYERS = {
     "diel": """
-        errors exit_codes frozen processes run text
+        errors exit_codes expressions frozen processes run text
         plugins
         comm workflow
         tuples
@@ -91,7 +91,10 @@ LAYER_OF = {
     for name in line.split()
 }
 # Those on which packages of the same layer may stand too.
-GROUND = {"diel.errors", "diel.exit_codes", "diel.frozen", "diel.processes", "diel.text"}
+GROUND = {
+    f"diel.{name}"
+    for name in ("errors", "exit_codes", "expressions", "frozen", "processes", "text")
+}
 # In no layer: they import what is asked of them, when it is asked.
 ROOTS = {"diel/__init__.py", "diel/__main__.py", "dnn/__init__.py", "modules/__init__.py"}
 
