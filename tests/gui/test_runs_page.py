@@ -82,11 +82,10 @@ def test_runs_are_sorted_filtered_and_compared(served: Any, page: Any) -> None:
         rows.nth(row).get_by_role("checkbox").click()
     differ.click()
     table = page.get_by_role("table", name="What differs")
-    texts = table.locator("tr").all_inner_texts()
-    shown = [text.split() for text in texts]
+    expect(table.locator("tr")).to_have_count(3)
+    shown = [text.split() for text in table.locator("tr").all_inner_texts()]
     assert ["parameters", "dt", "0.25", "0.5"] in shown
     assert ["outcome", "best", "loss", "10", "9"] in shown
-    assert len(shown) == 3
 
 
 def test_a_box_leads_to_logs_and_files(served: Any, page: Any) -> None:
