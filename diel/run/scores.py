@@ -65,6 +65,7 @@ class ScoreReader:
             for record in reader.new_records():
                 view.apply(record)
         except (OSError, RunDirectoryError):
+            self._growing.pop(run, None)
             return []
         if goes_on:
             self._growing[run] = reader, view
