@@ -11,6 +11,7 @@
     ├── SweepCallError              diel.sweep cannot start a sweep as asked (ValueError)
     ├── NewModuleError              a new module cannot be written as asked (ValueError)
     ├── PageError                   the page cannot be served, or show what was asked (RuntimeError)
+    ├── ConditionError              a condition that is to choose runs is wrong (ValueError)
     ├── RunDirectoryError           the run directory cannot be read or written (OSError)
     ├── ModuleFailed                an executable exited non-zero or did not start (RuntimeError)
     ├── RunStopped                  the run is ending: what a waiting module receives (RuntimeError)
@@ -189,6 +190,10 @@ class NewModuleError(DielError, ValueError):
 
 class PageError(DielError, RuntimeError):
     """The page in a browser cannot be served, or cannot show what was asked for."""
+
+
+class ConditionError(DielError, ValueError):
+    """A condition that is to choose runs is none, or names what no run has."""
 
 
 class RunDirectoryError(DielError, OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -187,6 +188,19 @@ def as_toml(value: Any) -> str:
     if value is None:
         return "nothing"
     return str(value)
+
+
+def from_toml(text: str) -> Any:
+    """Return the value that a text is in TOML; the text itself if it is none."""
+    if sys.version_info >= (3, 11):  # here, as few commands read TOML
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        found: dict[str, Any] = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return found["value"] if found.keys() == {"value"} else text
 
 
 def as_tables(document: Mapping[str, Any]) -> str:

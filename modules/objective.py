@@ -10,16 +10,23 @@ import ast
 import contextlib
 import inspect
 import math
-import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
+from diel import expressions
 from diel.errors import PluginError
+from diel.expressions import (
+    ARITHMETIC,
+    MOST_CHARACTERS,
+    ExpressionError,
+    Language,
+    UnknownName,
+)
 
 from .metrics import DIVERGED, METRICS, TEXT, plain_number
 from .pareto import infeasible_score
@@ -27,51 +34,24 @@ from .pareto import infeasible_score
 Metrics = Mapping[str, Any]
 Evaluate = Callable[[Metrics], float]
 
-_MOST_CHARACTERS = 1000
-_DEEPEST = 60
 
-_BINARY: dict[type[ast.operator], Callable[[float, float], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
-    ast.Pow: math.pow,
-}
-_UNARY: dict[type[ast.unaryop], Callable[[float], float]] = {
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-}
-_COMPARE: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
-# Name -> function, fewest and most arguments.
-_FUNCTIONS: dict[str, tuple[Callable[..., float], int, int]] = {
-    "abs": (abs, 1, 1),
-    "exp": (math.exp, 1, 1),
-    "log": (math.log, 1, 1),
-    "log10": (math.log10, 1, 1),
-    "log2": (math.log2, 1, 1),
-    "max": (max, 2, 8),
-    "min": (min, 2, 8),
-    "sqrt": (math.sqrt, 1, 1),
-    "tanh": (math.tanh, 1, 1),
-}
-
-ALLOWED = f"numbers, names, + - * / % **, a if b > c else d, and {', '.join(_FUNCTIONS)}"
+def _as_number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError
+    return float(value)
 
 
-class ExpressionError(ValueError):
-    """An expression is not arithmetic, or has no value for the metrics of a trial."""
+def _number(name: str, given: Any) -> float:
+    """Return the value of a metric as a number."""
+    if type(given) is float or type(given) is int:
+        return float(given)
+    try:
+        return float(plain_number(given))
+    except TypeError as error:
+        raise ExpressionError(f"{name} = {given!r:.100} is {error}") from None
 
 
-class UnknownName(ExpressionError):
-    """An expression names a metric that is not among those reported."""
+_NUMBERS = Language(allowed=ARITHMETIC, constant=_as_number, read=_number)
 
 
 def compile_expression(text: str) -> tuple[Evaluate, list[str]]:
@@ -79,79 +59,8 @@ def compile_expression(text: str) -> tuple[Evaluate, list[str]]:
 
     An `ExpressionError` if it is something else than arithmetic.
     """
-    if len(text) > _MOST_CHARACTERS:
-        raise ExpressionError(f"an expression of {len(text)} characters is too long")
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        _check_depth(tree, text)
-        names: set[str] = set()
-        return _build(tree, text, names), sorted(names)
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ExpressionError(f"{text!r} is no expression: {error}") from None
-
-
-def _check_depth(tree: ast.AST, text: str) -> None:
-    """Check that a function built from a tree will not exhaust the stack."""
-    level, depth = [tree], 0
-    while level:
-        level, depth = (
-            [below for inner in level for below in ast.iter_child_nodes(inner)],
-            depth + 1,
-        )
-        if depth > _DEEPEST:
-            raise ExpressionError(f"{text!r} is nested too deeply")
-
-
-def _build(node: ast.expr, text: str, names: set[str]) -> Evaluate:
-    if isinstance(node, ast.Constant) and _is_number(node.value):
-        return _constant(node.value, text)
-    if isinstance(node, ast.Name):
-        names.add(node.id)
-        return _metric(node.id)
-    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return _both(_BINARY[type(node.op)], node.left, node.right, text, names)
-    if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
-        apply, inner = _UNARY[type(node.op)], _build(node.operand, text, names)
-        return lambda metrics: apply(inner(metrics))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
-        return _both(_COMPARE[type(node.ops[0])], node.left, node.comparators[0], text, names)
-    if isinstance(node, ast.IfExp):
-        test, then, otherwise = (
-            _build(part, text, names) for part in (node.test, node.body, node.orelse)
-        )
-        return lambda metrics: then(metrics) if test(metrics) else otherwise(metrics)
-    if isinstance(node, ast.Call):
-        return _call(node, text, names)
-    part = ast.get_source_segment(text.strip(), node) or text
-    raise ExpressionError(f"{part!r} is not allowed in {text!r}; an expression has {ALLOWED}")
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return type(value) in (int, float)
-
-
-def _constant(value: float, text: str) -> Evaluate:
-    try:
-        number = float(value)
-    except OverflowError:
-        raise ExpressionError(f"a number in {text!r} is too large") from None
-    return lambda metrics: number
-
-
-def _metric(name: str) -> Evaluate:
-    def value(metrics: Metrics) -> float:
-        try:
-            given = metrics[name]
-        except KeyError:
-            raise UnknownName(name) from None
-        if type(given) is float or type(given) is int:
-            return float(given)
-        try:
-            return float(plain_number(given))
-        except TypeError as error:
-            raise ExpressionError(f"{name} = {given!r:.100} is {error}") from None
-
-    return value
+    found = expressions.compile_expression(text, _NUMBERS)
+    return found.evaluate, found.names
 
 
 def load_evaluation(text: str, folder: Path, argument: str) -> Evaluate:
@@ -180,38 +89,6 @@ def _call_of(function: Callable[[dict[str, Any]], Any]) -> Evaluate:
             raise ExpressionError(f"it returned {returned!r:.100}, which is {error}") from None
 
     return value
-
-
-def _both(
-    apply: Callable[[float, float], Any],
-    left: ast.expr,
-    right: ast.expr,
-    text: str,
-    names: set[str],
-) -> Evaluate:
-    first, second = _build(left, text, names), _build(right, text, names)
-    return lambda metrics: apply(first(metrics), second(metrics))
-
-
-def _call(node: ast.Call, text: str, names: set[str]) -> Evaluate:
-    name = node.func.id if isinstance(node.func, ast.Name) else ""
-    is_plain = not node.keywords and not any(
-        isinstance(argument, ast.Starred) for argument in node.args
-    )
-    if name not in _FUNCTIONS or not is_plain:
-        called = ast.unparse(node.func)
-        raise ExpressionError(
-            f"{called}(...) is not allowed in {text!r}; an expression has {ALLOWED}"
-        )
-    function, fewest, most = _FUNCTIONS[name]
-    if not fewest <= len(node.args) <= most:
-        wanted = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        raise ExpressionError(f"{name} takes {wanted} arguments, not {len(node.args)}, in {text!r}")
-    arguments = [_build(argument, text, names) for argument in node.args]
-    if len(arguments) == 1:
-        only = arguments[0]
-        return lambda metrics: function(only(metrics))
-    return lambda metrics: function(*[argument(metrics) for argument in arguments])
 
 
 class ObjectiveError(ValueError):
@@ -368,7 +245,7 @@ class Constraint:
 def _compared(text: str) -> tuple[list[str], list[ast.cmpop]]:
     """Return the sides of a comparison, and the operators between them."""
     example = "write it with <= or >=, as in training_time_s <= 2"
-    if len(text) > _MOST_CHARACTERS:
+    if len(text) > MOST_CHARACTERS:
         raise ExpressionError(f"a constraint of {len(text)} characters is too long")
     try:
         tree = ast.parse(text.strip(), mode="eval").body

@@ -32,6 +32,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from diel.errors import PluginError
+from diel.expressions import ExpressionError
 
 from .choosing import AUTO, Choice, Limits, choose
 from .hyperparameters import (
@@ -42,7 +43,7 @@ from .hyperparameters import (
 )
 from .layer_list import references
 from .metrics import METRICS, metrics_of_task
-from .objective import Constraint, ExpressionError, Objective, ObjectiveError
+from .objective import Constraint, Objective, ObjectiveError
 from .problems import at, meant, problem, with_remedies
 from .space import Finite, Space, SpaceError
 from .space_check import (

@@ -20,6 +20,7 @@ from pydantic import (
 
 from diel import OneOf, locate_function
 from diel.errors import PluginError
+from diel.expressions import ExpressionError
 from dnn import catalogue
 
 from .attributes import OF_TRAINERS, assigned_attributes, meant_by
@@ -29,7 +30,7 @@ from .hyperparameters import Hyperparameters
 from .layer_list import LayerTables, layer_problems, references, remedy_for_shapes, rows_of
 from .metrics import metrics_of_task
 from .networks import layers_of
-from .objective import Constraint, ExpressionError, ObjectiveError, compile_expression
+from .objective import Constraint, ObjectiveError, compile_expression
 from .parallel import TrainingOptions
 from .pretrained import place_of_weights, problem_with_weights, written_by_run
 from .problems import at, problem

@@ -300,6 +300,23 @@ def _runs_arguments(parser: argparse.ArgumentParser) -> None:
         "folder", nargs="?", type=Path, metavar="DIR",
         help="the folder that run directories are in, or one of them (default: runs)",
     )  # fmt: skip
+    parser.add_argument(
+        "--where", metavar="CONDITION",
+        help="only runs of which this is true: 'dt < 0.1 and state == \"finished\"'; it names "
+        "parameters, objectives, and workflow, state, started, seconds, ranks, run, best, why",
+    )  # fmt: skip
+    _add_json(parser)
+
+
+def _diff_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run_dirs", nargs=2, type=Path, metavar="RUN_DIR",
+        help="the runs' directories, or folders of runs, each for the newest in it",
+    )  # fmt: skip
+    _add_json(parser)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON list")
 
 
@@ -543,11 +560,19 @@ COMMANDS = (
     ),
     Command(
         "runs",
-        "list runs: when, how long, how they ended",
-        "List the runs in a folder, newest first: when they began, how long they took and how "
-        "they ended.",
+        "list runs: when, how long, how they ended, how good they are",
+        "List the runs in a folder, newest first: when they began, how long they took, how they "
+        "ended, their best score, and the parameters in which they differ.",
         _runs_arguments,
         "diel.cli.run_directory:runs",
+    ),
+    Command(
+        "diff",
+        "say what differs between two runs",
+        "Print what differs between two runs, with both values: keys of the workflow file, "
+        "parameters, versions, how they ended, how long they took, and their best scores.",
+        _diff_arguments,
+        "diel.cli.run_directory:diff",
     ),
     Command(
         "sweep",

@@ -1,16 +1,27 @@
-"""Commands about run directories: ``diel runs``, ``trace``, ``compare`` and ``report``."""
+"""Commands about run directories: ``diel runs``, ``diff``, ``trace``, ``compare``, ``report``."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from diel.cli.output import aligned, warn
 from diel.errors import RunDirectoryError
+from diel.run.differences import differences
 from diel.run.directory import RunDirectory
-from diel.run.history import DEFAULT_RUNS, RunSummary, is_run, list_runs, shown_parameters
+from diel.run.history import DEFAULT_RUNS, find_run, is_run, list_runs, summarize
+from diel.run.listing import (
+    ListedRun,
+    choose,
+    common_objective,
+    listed,
+    parameter_columns,
+    shown_best,
+)
+from diel.run.scores import ScoreReader
 from diel.run.trace import merge_trace
 from diel.text import format_duration, format_value
 
@@ -24,32 +35,72 @@ def runs(options: argparse.Namespace) -> int:
     ------
     RunDirectoryError
         If there is no such folder.
+    ConditionError
+        If the condition that is to choose runs is wrong.
     """
     folder = options.folder or DEFAULT_RUNS
     is_first_time = options.folder is None and not folder.exists()
-    found = [] if is_first_time else list_runs(folder)
+    found = listed([] if is_first_time else list_runs(folder), ScoreReader())
+    there = len(found)
+    if options.where is not None:
+        found = choose(found, options.where)
     if options.json:
-        rows = [run.as_dict() | {"path": str(run.path.absolute())} for run in found]
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print(json.dumps(list(map(_as_plain, found)), indent=2, ensure_ascii=False))
     elif found:
-        head = ("started", "took", "ranks", "state", "run", "parameters", "")
-        table: list[tuple[str, ...]] = [head, *map(_row, found)]
-        if not any(run.parameters for run in found):
-            table = [(*row[:5], row[6]) for row in table]
-        print("\n".join(aligned(table)))
+        print("\n".join(aligned(_table(found))))
+    elif there:
+        print(f"none of {there} runs in {folder} fits: {options.where}")
     else:
         print(f"no runs in {folder}: diel run makes a folder for each")
     return 0
 
 
-def _row(run: RunSummary) -> tuple[str, ...]:
-    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_s))
-    took = "" if run.duration_s is None else format_duration(run.duration_s)
-    reason = " ".join(run.reason.split())
-    if len(reason) > _LONGEST_REASON:
-        reason = f"{reason[: _LONGEST_REASON - 3]}..."
-    ranks = "" if run.ranks is None else str(run.ranks)
-    return started, took, ranks, run.state, str(run.path), shown_parameters(run.parameters), reason
+def _as_plain(run: ListedRun) -> dict[str, Any]:
+    scores = [score.as_dict() for score in run.scores]
+    return run.summary.as_dict() | {"path": str(run.summary.path.absolute()), "scores": scores}
+
+
+def _table(found: Sequence[ListedRun]) -> list[tuple[str, ...]]:
+    """Return the rows of the list below their head, without columns that are empty."""
+    common, columns = common_objective(found), parameter_columns(found)
+    head = ["started", "took", "ranks", "state", "run", f"best {common}".rstrip()]
+    rows = [[*head, *columns, "parameters", ""]]
+    for run in found:
+        summary = run.summary
+        took = "" if summary.duration_s is None else format_duration(summary.duration_s)
+        reason = " ".join(summary.reason.split())
+        if len(reason) > _LONGEST_REASON:
+            reason = f"{reason[: _LONGEST_REASON - 3]}..."
+        ranks = "" if summary.ranks is None else str(summary.ranks)
+        cells = [run.started, took, ranks, summary.state, str(summary.path)]
+        cells += [shown_best(run, common)]
+        cells += [format_value(summary.parameters.get(name)) for name in columns]
+        rows.append([*cells, run.parameters_but(columns), reason])
+    kept = [at for at, column in enumerate(zip(*rows, strict=True)) if at < 5 or any(column[1:])]
+    return [tuple(row[at] for at in kept) for row in rows]
+
+
+def diff(options: argparse.Namespace) -> int:
+    """Print what differs between two runs, as a table or a JSON list; return the exit code.
+
+    Raises
+    ------
+    RunDirectoryError
+        If one is no run, or its workflow file cannot be read.
+    """
+    now_s, reader = time.time(), ScoreReader()
+    first, second = listed((summarize(find_run(path), now_s) for path in options.run_dirs), reader)
+    found = differences(first, second)
+    if options.json:
+        plain = [each.as_dict() for each in found]
+        print(json.dumps(plain, indent=2, ensure_ascii=False, default=str))
+        return 0
+    names = str(first.summary.path), str(second.summary.path)
+    if found:
+        print("\n".join(aligned([("", "key", *names), *(each.texts() for each in found)])))
+    else:
+        print(f"{' and '.join(names)} differ in nothing")
+    return 0
 
 
 def trace(options: argparse.Namespace) -> int:

@@ -40,6 +40,12 @@ diel.duration = (seconds) => {
   return rest ? `${text} ${rest} ${units[at + 1][0]}` : text;
 };
 
+// Compares two values of a column, to sort by it: numbers before words, and then what is missing.
+diel.order = (a, b) => {
+  const kind = (value) => typeof value === "number" ? 0 : value === null ? 2 : 1;
+  return kind(a) - kind(b) || (a < b ? -1 : a > b ? 1 : 0);
+};
+
 // A table of any length: only the rows that can be seen are in the page.
 diel.Table = class {
   static ROW = 26;
@@ -160,11 +166,7 @@ diel.Table = class {
     const entries = [...this.rows].filter(([key, row]) =>
       (this.chosen?.has(key) ?? true) && this.tests.every((fits) => fits(key, row)));
     const keyed = entries.map((entry) => [order(...entry), entry]);
-    const compare = (a, b) => {
-      if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1; // numbers before words
-      return a < b ? -1 : a > b ? 1 : 0;
-    };
-    keyed.sort(([a], [b]) => compare(a, b) * (down ? -1 : 1));
+    keyed.sort(([a], [b]) => diel.order(a, b) * (down ? -1 : 1));
     this.shown = keyed.map(([, entry]) => entry);
     this.isStale = false;
     this.space.style.height = `${this.shown.length * diel.Table.ROW}px`;
@@ -254,7 +256,7 @@ diel.watch = (() => {
     });
   };
 
-  // A group that is chosen in the graph filters the tables.
+  // A group that is chosen in the graph filters the tables, and the server shows what it has left.
   const choose = (event) => {
     const group = event.target.closest?.(".diel-graph [data-group]");
     if (!group) return;
@@ -265,6 +267,7 @@ diel.watch = (() => {
     });
     if (!isChosen) group.classList.add("selected");
     tables.copies.show(isChosen ? "" : module ? `${module}.` : name);
+    emitEvent("diel_box", isChosen ? null : { group: name, module: module ?? "" });
     event.preventDefault();
   };
 
@@ -415,6 +418,8 @@ diel.watch = (() => {
     if (isAtEnd || !follows) place.scrollTop = place.scrollHeight;
   };
 
+  const showLog = () => diel.part("log").scrollIntoView({ block: "center" });
+
   // -- the timeline: a canvas, and a text on what is under the mouse -----------------------------
 
   const LANE = 18;
@@ -472,7 +477,7 @@ diel.watch = (() => {
     };
   };
 
-  return { apply, log, picture, timeline };
+  return { apply, log, picture, showLog, timeline };
 })();
 // Tells the server whether the page is light or dark, now and at each change.
 diel.followTheme = () => {

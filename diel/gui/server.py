@@ -28,6 +28,8 @@ _PAGES: Final = (
     "diel.gui.compose",
     "diel.gui.sweep",
     "diel.gui.compare",
+    "diel.gui.box",
+    "diel.gui.differences",
 )
 _BACKLOG: Final = 128
 _RECONNECT_S: Final = 30.0

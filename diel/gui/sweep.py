@@ -62,6 +62,7 @@ def add_pages(site: Site) -> None:
         with frame(site, f"Trial {trial} of {site.name_of(directory.path)}", FIGURES):
             links_of_run(site, directory, watched.name)
             card = _show_trial(record, watched.summary())
+            _link_files(site.name_of(directory.path), record.get("files", ()))
 
             async def draw(theme: str) -> None:
                 again = await run.io_bound(_trial_of, watched, int(trial), theme)
@@ -330,6 +331,18 @@ def _show_trial(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Figure
                     ui.label(record["command"]).classes("sweep-command-text")
                     copy_button(record["command"])
     return card
+
+
+def _link_files(path: str, files: Sequence[str]) -> None:
+    """Show links to the files of a trial."""
+    if not files:
+        return
+    with ui.element("section").classes("sweep-card"):
+        heading("Logs and files")
+        ui.label("A log has all that the trainer of this trial has printed.").classes("sweep-note")
+        with ui.element("div").classes("diel-links"):
+            for name in files:
+                ui.link(printable(name), address("/file", path=path, name=name), new_tab=True)
 
 
 def _values(title: str, values: Mapping[str, Any]) -> None:

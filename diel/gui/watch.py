@@ -12,6 +12,7 @@ from fastapi import Response
 from nicegui import run, ui
 
 from diel.errors import DielError, PageError
+from diel.gui.box import BoxPanel
 from diel.gui.cards import call_script
 from diel.gui.processes import exit_code_of, in_words_of_the_page, last_words, start_command
 from diel.gui.security import LOG
@@ -155,6 +156,7 @@ class _WatchPage:
             with _panel("Groups"):
                 _part("picture").classes("diel-picture")
                 _part("groups", "ul").classes("diel-groups")
+                BoxPanel(self._site, self._watched, self._open_log)
             with ui.element("div"):
                 with _panel("Progress"):
                     _part("bars").classes("diel-bars")
@@ -277,6 +279,13 @@ class _WatchPage:
         self._file_link.set_visibility(file is not None)
 
     # -- logs ---------------------------------------------------------------------------------
+
+    async def _open_log(self, name: str) -> None:
+        """Show a log in the panel of logs, and move there."""
+        if name not in self._names.options:
+            self._names.set_options(await run.io_bound(self._log_names) or {})
+        self._names.value = name
+        call_script("diel.watch.showLog")
 
     async def _choose_log(self) -> None:
         name = self._names.value

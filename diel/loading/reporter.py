@@ -190,7 +190,8 @@ class WatchedSweep(Protocol):
 
         ``trial``, ``state``, ``reason``, ``parameters``, ``metrics``, ``seed``, ``trainer``,
         ``started_s``, ``seconds``, ``attempt``; ``figure``: of its learning curve, or None;
-        ``command``: repeats it, empty as long as it runs.
+        ``command``: repeats it, empty as long as it runs; ``files``: of the run's directory, the
+        logs of its trainer and what was kept of it, as relative paths.
         """
 
 

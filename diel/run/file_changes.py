@@ -47,9 +47,23 @@ def changes_of_results(before: str, now: str) -> list[str]:
     ValueError
         If the later text is not TOML.
     """
-    documents = [tomllib.loads(text) for text in (before, now)]
-    then, there = ({key: _by_name(value) for key, value in each.items()} for each in documents)
+    then, there = _document(before), _document(now)
     return [text for key in [*there, *(then.keys() - there)] for text in _changed(key, then, there)]
+
+
+def differing_keys(before: str, now: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each key that differs between two texts of workflow files, with both values.
+
+    A value is None where there is no such key. A ValueError if a text is not TOML.
+    """
+    for place, *values in _differences((), _document(before), _document(now)):
+        first, second = (None if value is _NOTHING else value for value in values)
+        yield join_path("", place), first, second
+
+
+def _document(text: str) -> dict[str, Any]:
+    """Return the tables of a file; entries of lists of tables by their names."""
+    return {key: _by_name(value) for key, value in tomllib.loads(text).items()}
 
 
 def _changed(key: str, then: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[str]:
@@ -76,7 +90,7 @@ def _differences(
         if type(before) is not type(now) or before != now:
             yield place, before, now
         return
-    for key in [*now, *(before.keys() - now)]:
+    for key in dict.fromkeys([*now, *before]):
         yield from _differences((*place, key), before.get(key, _NOTHING), now.get(key, _NOTHING))
 
 

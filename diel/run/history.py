@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
@@ -18,7 +18,7 @@ from diel.frozen import Frozen
 from diel.run.directory import RunDirectory
 from diel.run.fields import Record
 from diel.run.files import is_locked, open_regular
-from diel.run.json_values import DamagedRecord
+from diel.run.json_values import DamagedRecord, plain
 from diel.run.records import (
     DEADLOCK,
     DeadlockFound,
@@ -34,7 +34,7 @@ from diel.run.records import (
     StopOrdered,
     decode,
 )
-from diel.text import format_times, format_value
+from diel.text import format_times, from_toml
 
 State: TypeAlias = Literal[
     "running", "finished", "failed", "stopped", "killed", "never started", "damaged"
@@ -75,7 +75,9 @@ class RunSummary(Frozen):
         Why it failed or stopped, how often it was started again, or what is damaged, in one line;
         empty if that is not known.
     parameters : mapping of str to value
-        The values of the file's parameters.
+        The values of the file's parameters, and of other keys that the command line has set.
+    versions : mapping of str to str
+        Of ``diel``, ``python`` and ``mpi``, as far as they are recorded.
     """
 
     path: Path
@@ -86,11 +88,7 @@ class RunSummary(Frozen):
     ranks: int | None
     reason: str
     parameters: Mapping[str, Any]
-
-
-def shown_parameters(parameters: Mapping[str, Any]) -> str:
-    """Return the values of parameters in one line."""
-    return " ".join(f"{name}={format_value(value)}" for name, value in parameters.items())
+    versions: Mapping[str, str]
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
@@ -161,14 +159,15 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
     is_launched = is_locked(directory.launcher_log)
     is_running = is_launched or is_locked(journal)
     try:
-        start, last, problem = _ends_of(journal)
+        start, given, last, problem = _ends_of(journal)
     except OSError as error:
-        start, last = None, []
+        start, given, last = None, [], []
         problem = "" if isinstance(error, FileNotFoundError) else str(error)
     if start is None or not last:
         state: State = "running" if is_running else "damaged" if problem else "never started"
         reason = problem or ("" if is_running else _reason(last) or _last_launcher_line(folder))
-        return RunSummary(folder, name, state, _made_s(folder), None, None, reason, {})
+        keys = _set_keys(given, {})
+        return RunSummary(folder, name, state, _made_s(folder), None, None, reason, keys, {})
     end, started_s = last[-1], start.time_s
     ended_s = end.time_s
     if isinstance(end, (RunEnded, RunRefused)) and (
@@ -193,14 +192,30 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         duration_s=max(0.0, ended_s - started_s),
         ranks=start.ranks,
         reason=reason,
-        parameters=start.parameters,
+        parameters={**start.parameters, **_set_keys(given, start.parameters)},
+        versions={
+            name: version
+            for name in ("diel", "python", "mpi")
+            if (version := getattr(start, name)) and isinstance(version, str)
+        },
     )
 
 
-def _ends_of(journal: Path) -> tuple[RunStarted | None, list[Record], str]:
-    """Return the record of the start, the last records, and the problem if there is no start."""
+def _set_keys(given: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that settings of the command line set, but for parameters of the file."""
+    found = {}
+    for setting in given:
+        key, _, text = setting.partition("=")
+        key = key.strip()
+        if key.removeprefix("parameters.") not in parameters:
+            found[key] = plain(from_toml(text))
+    return found
+
+
+def _ends_of(journal: Path) -> tuple[RunStarted | None, Sequence[str], list[Record], str]:
+    """Return the record of the start, the settings, the last records; and why there is no start."""
     with open_regular(journal) as file:
-        start, problem = _start_in(file, journal.name)
+        start, given, problem = _start_in(file, journal.name)
         size_bytes, tail_bytes = os.fstat(file.fileno()).st_size, _TAIL_BYTES
         while True:  # the last record may be a long one
             begin = max(0, size_bytes - tail_bytes)
@@ -209,11 +224,12 @@ def _ends_of(journal: Path) -> tuple[RunStarted | None, list[Record], str]:
                 file.readline()  # the rest of a line
             last = list(_records(file.read()))
             if last or not begin or tail_bytes >= _LONGEST_TAIL_BYTES:
-                return start, last, problem
+                return start, given, last, problem
             tail_bytes *= 16
 
 
-def _start_in(file: BinaryIO, name: str) -> tuple[RunStarted | None, str]:
+def _start_in(file: BinaryIO, name: str) -> tuple[RunStarted | None, Sequence[str], str]:
+    given: Sequence[str] = ()
     problem = ""
     for number in range(1, _FIRST_LINES):
         line = file.readline(_LONGEST_TAIL_BYTES)
@@ -224,11 +240,13 @@ def _start_in(file: BinaryIO, name: str) -> tuple[RunStarted | None, str]:
         except DamagedRecord as error:
             problem = problem or f"{name}, line {number}: no record: {error}"
             continue
+        if isinstance(record, RunCreated):
+            given = record.given
         if isinstance(record, RunStarted):
-            return record, ""
+            return record, given, ""
         if not isinstance(record, _BEFORE_START):
             problem = problem or f"{name} has no record of the start"
-    return None, problem
+    return None, given, problem
 
 
 def _records(data: bytes) -> Iterator[Record]:

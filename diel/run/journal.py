@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from diel.run.view import RunView
 
 _STRICT_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _LONGEST_LINE_BYTES: Final = 2**28
+_EVENT: Final = re.compile(rb'\{"time_s": [0-9.e+-]+, "event": "(\w+)"')
 _TABLES: Final = 1000
 """More tables of results than any run has."""
 
@@ -99,10 +101,19 @@ class JournalReader:
     """Reads the records of a journal that may still grow, and skips damaged lines.
 
     The file need not exist yet. A reader that has opened it can still read it when it is removed.
+
+    Parameters
+    ----------
+    path : path
+    only : sequence of classes of records, optional
+        Lines of other events are passed over, which takes less time than reading them.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, only: Sequence[type[Record]] | None = None
+    ) -> None:
         self._path = Path(path)
+        self._only = None if only is None else {kind.__name__.encode() for kind in only}
         self._file: BinaryIO | None = None
         self._offset = 0
         self._line = 0
@@ -147,6 +158,10 @@ class JournalReader:
             if file is None:
                 return
             for line in self._new_lines(file):
+                if self._only is not None and (
+                    (named := _EVENT.match(line)) and named[1] not in self._only
+                ):
+                    continue
                 try:
                     record = decode(line)
                     if record.time_s <= self._again_up_to_s:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import copy
 import math
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -29,16 +28,11 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from diel.errors import Problem
-from diel.text import as_toml, did_you_mean, join_path, show, show_with_type
+from diel.text import as_toml, did_you_mean, from_toml, join_path, show, show_with_type
 from diel.workflow.annotations import InWords
 from diel.workflow.fields import StrictTable
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.references import tables_in
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TABLE: Final = "parameters"
 
@@ -143,7 +137,7 @@ class Parameter(StrictTable):
         """Return the value that a text on a command line stands for."""
         if self.kind == "string":
             return text
-        value = _toml(text)
+        value = from_toml(text)
         if self.kind == "number" and isinstance(value, str):
             try:  # .5 and 1e5 are numbers, too
                 value = float(text)
@@ -166,15 +160,6 @@ def _is_a(kind: str, value: Any) -> bool:
 
 def _wrong(message: str, remedy: str = "") -> PydanticCustomError:
     return PydanticCustomError("parameter", "{message}", {"message": message, "remedy": remedy})
-
-
-def _toml(text: str) -> Any:
-    """Return the value that a text is in TOML; the text itself if it is none."""
-    try:
-        found: dict[str, Any] = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return text
-    return found["value"] if found.keys() == {"value"} else text
 
 
 def read_parameters(
@@ -279,7 +264,7 @@ def _apply(
         hint = f'did you mean "{near}"?' if near else f"known tables: {', '.join(_SETTABLE)}"
         return [Problem("", f"{said}: there is no table {show(found[0])}", hint)]
     try:
-        _put(document, found, _toml(text))
+        _put(document, found, from_toml(text))
     except LookupError as error:
         message, remedy = error.args
         return [Problem("", f"{said}: {message}", remedy)]

@@ -18,6 +18,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from glob import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -341,7 +342,25 @@ class WatchedSweep:
             "figure": curve,
             "command": shlex.join(command) if can_be_repeated else "",
             "ancestors": ancestors,
+            "files": self._files_of(record),
         }
+
+    def _files_of(self, record: Mapping[str, Any]) -> list[str]:
+        """Return the files of the run on a trial: logs of its trainer, models and states of it."""
+        number, trainer, sweep = record["trial"], record.get("trainer"), escape(self.name)
+        patterns = [
+            f"sweeps/{sweep}/trial-{number}.*",
+            f"sweeps/{sweep}/checkpoints/trial-{number}",
+            f"sweeps/{sweep}/checkpoints/trial-{number}/*",
+            f"tensorboard/{sweep}/trial-{number}/*",
+        ]
+        if type(trainer) is int:
+            patterns.insert(0, f"logs/{escape(self._trainer)}.{trainer}.*.log")
+        best = self._selection.top
+        if best and best[0].row[TRIAL] == number:
+            patterns.append(f"sweeps/{sweep}/best.*")
+        places = (place for each in patterns for place in sorted(self.run_dir.glob(each)))
+        return [place.relative_to(self.run_dir).as_posix() for place in places if place.is_file()]
 
     def ancestors(self, record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """Return the trials that one comes from, the first one first; None if any is not recorded.

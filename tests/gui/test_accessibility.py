@@ -259,6 +259,16 @@ def give_no_number(page: Any) -> None:
     page.get_by_text("is no number").wait_for()
 
 
+def give_no_condition(page: Any) -> None:
+    page.get_by_label("only runs of which this is true").fill("nothing > 1")
+    page.get_by_text("no run has nothing").wait_for()
+
+
+def choose_box(page: Any) -> None:
+    page.locator('.diel-graph .module[data-module="master"]').first.press("Enter")
+    page.get_by_text("master in group").wait_for()
+
+
 def see_all(page: Any) -> None:
     """Scroll past each card of figures, so that all are drawn."""
     page.locator("[data-figure]").first.wait_for()
@@ -270,6 +280,8 @@ def see_all(page: Any) -> None:
 
 SCENES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "home": ("/", text("study.toml")),
+    "home, wrong condition": ("/", give_no_condition),
+    "differences": ("/differences?path=runs/finished&path=live/run", text("What differs")),
     "compose, new": ("/compose", text("the file has no module")),
     "compose, new sweep": ("/compose?new=sweep", text("what to train")),
     "compose, file": ("/compose?file=study.toml", text("No problem found.")),
@@ -291,6 +303,7 @@ SCENES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "run, live": ("/run?path=live/run", text("executive")),
     "run, stop": ("/run?path=live/run", open_dialog("Stop")),
     "run, ended": ("/run?path=runs/finished", text("Where the time went")),
+    "run, box": ("/run?path=live/run", choose_box),
     "run, failed": ("/run?path=runs/failed", text("failed on rank")),
     "run, killed": ("/run?path=runs/killed", text("Ranks")),
     "run, not resumed": ("/run?path=runs/lost", fail_to_resume),

@@ -124,7 +124,7 @@ FREE = {
         "trial",
         "delimiter",
     ),
-    *("average", "set", "sweep", "port", "host", "timeout"),
+    *("average", "set", "sweep", "port", "host", "timeout", "where"),
 }
 
 

@@ -15,11 +15,14 @@ pytest.importorskip("nicegui", reason="the extra gui is not installed")
 
 from diel.errors import PageError
 from diel.gui import home
-from diel.gui.home import file_rows, run_rows
+from diel.gui.box import run_again
+from diel.gui.home import file_rows, run_table
 from diel.gui.processes import exit_code_of, start_command
 from diel.gui.server import _folder_and_first_page
 from diel.gui.site import Site
 from diel.run.directory import RunDirectory
+from diel.run.listing import listed
+from diel.run.scores import ScoreReader
 
 STARTED = {"time_s": 1.0, "event": "RunStarted", "workflow": "w", "ranks": 2, "groups": ["g"]}
 
@@ -37,6 +40,10 @@ def make_run(parent: Path, name: str = "w", **fields: Any) -> RunDirectory:
     with run.journal.open("a") as journal:
         journal.write(json.dumps({**STARTED, **fields}) + "\n")
     return run
+
+
+def run_rows(site: Site) -> list[dict[str, Any]]:
+    return run_table(site, listed(site.runs(), ScoreReader()))[1]
 
 
 def test_the_own_link_to_a_folder_of_runs_is_followed(folder: Path, tmp_path: Path) -> None:
@@ -105,8 +112,8 @@ def test_links_within_a_run_that_lead_outside_are_refused(
     link.symlink_to(elsewhere.journal if link.suffix else elsewhere.logs)
     with pytest.raises(PageError, match="leads outside"):
         Site(folder).resolve_run(run.path.name)
-    listed = [row["folder"] for row in run_rows(Site(folder))]
-    assert listed == ([] if place in ("logs", "journal.jsonl") else [run.path.name])
+    shown = [row["folder"] for row in run_rows(Site(folder))]
+    assert shown == ([] if place in ("logs", "journal.jsonl") else [run.path.name])
 
 
 def test_names_that_are_no_text_cost_no_other_row(folder: Path) -> None:
@@ -142,3 +149,31 @@ def test_output_goes_through_no_link_and_waits_for_no_pipe(tmp_path: Path) -> No
     process = start_command(["--version"], tmp_path, log)
     wait_until(lambda: exit_code_of(process) == 0)
     assert "diel" in log.read_text()
+
+
+def test_parameters_that_differ_are_columns_that_sort_by_value(folder: Path) -> None:
+    for name, parameters in (
+        ("a", {"dt": 0.1, "method": "euler", "cells": 64}),
+        ("b", {"dt": 0.05, "method": "midpoint", "cells": 64}),
+        ("c", {}),
+    ):
+        make_run(folder, name, parameters=parameters)
+    site = Site(folder)
+    columns, rows = run_table(site, listed(site.runs(), ScoreReader()))
+    names = [column["name"] for column in columns]
+    assert names == [
+        *("workflow", "state", "started", "duration", "ranks"),
+        *("parameter dt", "parameter method", "parameters", "folder", "reason"),
+    ]
+    by_name = {row["folder"].partition("-")[0]: row for row in rows}
+    assert by_name["a"]["parameter dt"] == "0.1"
+    assert by_name["a"]["parameters"] == "cells=64"
+    assert by_name["b"]["order"][2:] == [0.05, "midpoint"]
+    assert by_name["c"]["order"][1:] == [None, None, None]
+    (dt,) = (column for column in columns if column["name"] == "parameter dt")
+    assert "order[2]" in dt[":sort"]
+
+
+def test_the_command_that_runs_a_group_again() -> None:
+    words = run_again(Path("a b.toml"), ["dt=1", "s=x y"], only="solve")
+    assert words == ["run", "a b.toml", "--set", "dt=1", "--set", "s=x y", "--only", "solve"]

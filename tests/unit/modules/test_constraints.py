@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diel.expressions import ExpressionError
 from modules.best_network import BestNetwork
 from modules.objective import (
     Aim,
     Constraint,
-    ExpressionError,
     ObjectiveError,
 )
 from modules.options import SweepOptions

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from diel import load_plugin
 from diel.errors import PluginError
+from diel.expressions import ExpressionError
 from modules.metrics import check_metrics, plain_number
-from modules.objective import ExpressionError, Objective, ObjectiveError, compile_expression
+from modules.objective import Objective, ObjectiveError, compile_expression
 
 METRICS = {"accuracy": 0.9, "loss": 0.25, "mcc": 0.8, "training_time_s": 100.0, "rows": 30}
 

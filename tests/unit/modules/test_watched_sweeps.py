@@ -132,6 +132,15 @@ def test_what_is_known_of_a_trial(done: Sweep) -> None:
     assert told["command"] == f"diel sweep {done.run_dir} --repeat 7"
     assert told["figure"].plotly()["data"][0]["y"] == [7 * step for step in range(1, 10)]
     assert watched.trial(1000) is None
+    assert told["files"] == []
+    names = [
+        f"logs/trainer.{record['trainer']}.0.log",
+        f"sweeps/{watched.name}/trial-7.safetensors",
+    ]
+    for name in (*names, "logs/trainer.99.0.log", f"sweeps/{watched.name}/trial-71.safetensors"):
+        (done.run_dir / name).parent.mkdir(exist_ok=True)
+        (done.run_dir / name).touch()
+    assert (watched.trial(7) or {})["files"] == names
 
 
 def test_an_objective_of_the_users_is_read_from_the_table_and_not_called(done: Sweep) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diel.run.file_changes import changes_of_results
+from diel.run.file_changes import changes_of_results, differing_keys
 
 FILE = """
 [workflow]
@@ -70,3 +70,17 @@ def test_entries_may_stand_in_any_order() -> None:
     first, b, rest = FILE.partition('[[module]]\nname = "b"\nexecutable = ["echo"]\n')
     start, a, entry = first.partition("[[module]]")
     assert changes_of_results(FILE, start + b + a + entry + rest) == []
+
+
+def test_all_keys_that_differ_are_named_with_both_values() -> None:
+    other = FILE.replace("copies = 2", 'time_limit = "2 h"').replace("cells = 8", "cells = 9")
+    other = f"# a comment\n{other}".replace("servers = 1\n", "")
+    assert [*differing_keys(FILE, other)] == [
+        ("tuple_space.servers", 1, None),
+        ("module.a.time_limit", None, "2 h"),
+        ("module.a.options.deep.cells", 8, 9),
+        ("module.a.copies", 2, None),
+    ]
+    assert [*differing_keys(FILE, FILE)] == []
+    with pytest.raises(ValueError, match="Expected"):
+        list(differing_keys(FILE, "[no"))

@@ -179,3 +179,16 @@ def test_a_journal_that_may_not_be_read(tmp_path: Path) -> None:
     path = run(tmp_path, "a", STARTED, ended(0))
     (path / "journal.jsonl").chmod(0)
     assert summary(path)[0] == "never started"
+
+
+def test_what_the_command_line_has_set_is_among_the_parameters(tmp_path: Path) -> None:
+    given = ["dt=0.1", "parameters.seed=2", "module.m.options.when = 2026-01-01", "a.b=[1, 2]"]
+    created = {"time_s": 99.0, "event": "RunCreated", "file": "w.toml", "given": given}
+    started = STARTED | {"parameters": {"dt": 0.1, "seed": 2}, "diel": "1.2", "python": 3}
+    one = summarize(run(tmp_path, "a", created, started, ended(0)), NOW_S)
+    set_keys = {"module.m.options.when": "datetime.date(2026, 1, 1)", "a.b": [1, 2]}
+    assert one.parameters == {"dt": 0.1, "seed": 2, **set_keys}
+    assert one.versions == {"diel": "1.2", "mpi": "MPI"}
+    one = summarize(run(tmp_path, "b", created), NOW_S)  # it never started
+    assert one.parameters["dt"] == 0.1
+    assert one.versions == {}
