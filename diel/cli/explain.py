@@ -120,4 +120,6 @@ def _text(entry: GroupExplanation, skips: Mapping[str, tuple[str, When]]) -> str
     skip, when = skips.get(entry.group, ("", None))
     if entry.situation == "skipped":
         return f"will be {entry.text}"
-    return f"{entry.text}; {skip}: {when.reason()}" if skip and when is not None else entry.text
+    if entry.situation != "waiting" and skip and when is not None:
+        return f"{entry.text}; {skip}: {when.reason()}"
+    return entry.text  # which says so where it waits

@@ -18,7 +18,7 @@ from diel.run.history import ENDS
 from diel.run.records import DeadlockFound, Finished, ModuleFailed
 from diel.run.status import StatusView, WaitView
 from diel.run.view import GroupView, RunView
-from diel.text import format_duration
+from diel.text import format_duration, show
 
 Situation: TypeAlias = Literal[
     "running", "starting", "queued", "waiting", "finished", "skipped", "stopped", "never started"
@@ -201,6 +201,8 @@ class RankQueue:
         text: str = situation
         if situation == "waiting":
             text = self._waiting(plan)
+            if when := self._view.groups[name].when:
+                text += f"; may be skipped: when = {show(when)}"
         elif name in self.ready and situation in ("starting", "queued"):
             text = self._queued(name)
         elif situation == "running":

@@ -281,7 +281,10 @@ def _apply(
         hint = f'did you mean "{near}"?' if near else f"known tables: {', '.join(_SETTABLE)}"
         return [Problem("", f"{said}: there is no table {show(found[0])}", hint)]
     try:
-        _put(document, found, _toml(text))
+        value = _toml(text)
+        if found[0] == "group" and found[-1] == "when" and not isinstance(value, str):
+            value = text  # an expression that is a value, too, such as false
+        _put(document, found, value)
     except LookupError as error:
         message, remedy = error.args
         return [Problem("", f"{said}: {message}", remedy)]

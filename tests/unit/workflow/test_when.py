@@ -254,6 +254,8 @@ def test_commands_say_what_will_and_what_may_be_skipped(tmp_path: Path) -> None:
     assert "    3  the largest group" in checked
     assert "may be skipped" in shown("check", str(file), "--set", "large=true")
     assert "nest" not in shown("check", str(file), "--set", "large=true")
+    assert "nest will be" in shown("check", str(file), "--set", "group.nest.when=large and 1 > 2")
+    assert "unsure will be" in shown("check", str(file), "--set", "group.unsure.when=false")
     drawn = shown("graph", str(file))
     assert "nest  [when large: will be skipped]  after first" in drawn
     assert "unsure  [when value('x') > 1: may be skipped]" in drawn
