@@ -18,7 +18,7 @@ from diel.run.history import ENDS
 from diel.run.records import DeadlockFound, Finished, ModuleFailed
 from diel.run.status import StatusView, WaitView
 from diel.run.view import GroupView, RunView
-from diel.text import format_duration, show
+from diel.text import as_toml, format_duration
 
 Situation: TypeAlias = Literal[
     "running", "starting", "queued", "waiting", "finished", "skipped", "stopped", "never started"
@@ -202,7 +202,7 @@ class RankQueue:
         if situation == "waiting":
             text = self._waiting(plan)
             if when := self._view.groups[name].when:
-                text += f"; may be skipped: when = {show(when)}"
+                text += f"; may be skipped: when = {as_toml(when)}"
         elif name in self.ready and situation in ("starting", "queued"):
             text = self._queued(name)
         elif situation == "running":

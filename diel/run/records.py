@@ -50,7 +50,7 @@ from diel.run.fields import (
     table_of,
 )
 from diel.run.json_values import DamagedRecord, StoredValue, parse_json
-from diel.text import show
+from diel.text import as_toml, show
 
 FORMAT: Final = 1
 """The version of the journal that is written, and the latest that is read."""
@@ -492,7 +492,7 @@ class GroupSkipped(_OfGroup):
             f"{name}: no tuple" if value is None else f"{name} = {show(value)}"
             for name, value in self.values.items()
         )
-        return f"when = {show(self.condition)} is false{f': {seen}' if seen else ''}"
+        return f"when = {as_toml(self.condition)} is false{f': {seen}' if seen else ''}"
 
 
 class CheckpointSaved(Record):

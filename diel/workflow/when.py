@@ -31,7 +31,7 @@ from diel.expressions import (
     compile_expression,
 )
 from diel.frozen import Frozen
-from diel.text import describe_error, did_you_mean, show, some_of
+from diel.text import as_toml, describe_error, did_you_mean, show, some_of
 from diel.workflow.references import dependency_to_add, groups_around, names_in, tables_in
 
 OUTCOMES: Final = ("finished", "failed", "skipped")
@@ -121,13 +121,13 @@ class When(Frozen):
     def describe_failure(self, group: str, error: str, tuples: Mapping[Any, Any]) -> str:
         """Return lines that say of which group the condition is, what is wrong, and its values."""
         seen = ", ".join(f"{name} = {show(value)}" for name, value in self.seen(tuples, {}).items())
-        lines = [f"group {group}: when = {show(self.text)}", error, seen]
+        lines = [f"group {group}: {error}", f"when = {as_toml(self.text)}", seen]
         return "\n".join(line for line in lines if line)
 
     def reason(self) -> str:
         """Return the condition, with the values that are known before a run."""
         seen = ", ".join(f"{name} = {show(value)}" for name, value in self.known)
-        return f"when = {show(self.text)}{f': {seen}' if seen else ''}"
+        return f"when = {as_toml(self.text)}{f': {seen}' if seen else ''}"
 
     def in_words(self) -> Skip:
         """Return what is known of the group before a run."""
