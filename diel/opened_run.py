@@ -419,7 +419,9 @@ def _group_line(view: RunView, group: GroupView) -> str:
     text = group.state
     if group.state == "running" and group.copies:
         text = f"running, {group.copies_finished} of {group.copies} copies finished"
-    if group.iteration and view.is_repeated(group.name):
+    if group.state == "skipped" and group.why_skipped:
+        text = f"skipped: {group.why_skipped}"
+    elif group.iteration and view.is_repeated(group.name):
         text += f", {group.describe_iteration(group.iteration)}"
     said = [
         f"{name}: {words or ''} {format_value(done)}"

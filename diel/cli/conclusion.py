@@ -23,6 +23,7 @@ from diel.run.records import (
     LeaveIgnored,
     ModuleFailed,
     RanksLost,
+    WhenFailed,
 )
 from diel.run.results import best_of_table, best_row, rank_rows
 from diel.run.view import ResultsView, RunView, time_table
@@ -224,6 +225,7 @@ _EXPLAINED: Final[dict[type[Record], str]] = {
     DeadlockFound: DEADLOCK,
     LeaveIgnored: "a copy that had failed could not be ended",
     RanksLost: "ranks are lost",
+    WhenFailed: "a group's condition has no value",
 }
 
 

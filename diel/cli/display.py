@@ -22,6 +22,7 @@ from diel.run.journal import JournalReader
 from diel.run.records import (
     Failure,
     GroupFinished,
+    GroupSkipped,
     GroupStarted,
     JournalLost,
     MessageLogged,
@@ -209,6 +210,8 @@ def _line_for(record: Record, view: RunView) -> str:
         return _line_for_start(record, view)
     if isinstance(record, GroupFinished):
         return _line_for_finish(record, view)
+    if isinstance(record, GroupSkipped):
+        return f"group {record.group} is skipped: {record.reason}"
     if isinstance(record, RanksLost) and not record.stops_run:
         return record.explanation.replace("\n", "; ")
     if isinstance(record, ModuleFailed) and not record.stops_run:
@@ -442,6 +445,7 @@ def _draw_groups(view: RunView, *, is_lively: bool = True) -> RenderableType:
         "waiting": Text("·", style="dim"),
         "running": Spinner("dots", style="cyan") if is_lively else Text("▸"),
         "finished": Text("✓", style="green"),
+        "skipped": Text("○", style="dim"),
         "stopped": Text("✗", style="red"),
     }
     table = Table.grid(padding=(0, 1))
@@ -450,6 +454,8 @@ def _draw_groups(view: RunView, *, is_lively: bool = True) -> RenderableType:
         state = group.state
         if state == "running" and group.repeats:
             state = group.describe_iteration(group.iteration[-1:])
+        if state == "skipped" and group.why_skipped:
+            done = group.why_skipped
         name = "  " * _depth(group, view) + group.name
         table.add_row(marks[group.state], name, Text(state, style="dim"), Text(done))
     return table

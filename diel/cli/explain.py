@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from diel.cli.output import aligned, warn
 from diel.errors import LaunchError, RunDirectoryError
+from diel.executive.explanation import GroupExplanation
 from diel.executive.explanation import explain as explain_run
 from diel.executive.launch import available_cores
 from diel.executive.placement.planning import (
@@ -25,10 +26,11 @@ from diel.loading.functions import check_options
 from diel.run.directory import RunDirectory
 from diel.run.history import DEFAULT_RUNS, find_run, summarize
 from diel.run.journal import read_view
-from diel.run.records import RunStarted
+from diel.run.records import GroupSkipped, RunStarted
 from diel.run.status import StatusView, read_status
 from diel.run.view import RunView
 from diel.workflow.load import read_draft
+from diel.workflow.when import When
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -77,6 +79,18 @@ def _explain_file(file: str, ranks: int | None, given: Sequence[str]) -> int:
     view.apply(
         RunStarted(workflow=plan.name, ranks=ranks, servers=plan.server_ranks, **recorded(groups))
     )
+    skips = {group.name: (group.when.in_words(), group.when) for group in groups if group.when}
+    for name, (skip, when) in skips.items():
+        if skip == "will be skipped":
+            iteration, around = [0], view.groups[name].inside
+            while around:
+                iteration, around = [*iteration, 0], view.groups[around].inside
+            seen = when.seen({}, {})
+            view.apply(
+                GroupSkipped(
+                    group=name, iteration=tuple(iteration), condition=when.text, values=seen
+                )
+            )
     found = explain_run(view, StatusView(), 0.0)
     first = {
         copy.group: number
@@ -89,8 +103,23 @@ def _explain_file(file: str, ranks: int | None, given: Sequence[str]) -> int:
     )
     rows = [("moment", "group", "ranks", "at the start")]
     rows += [
-        (str(first.get(entry.group, "")), entry.group, str(entry.wanted or ""), entry.text)
+        (
+            str(first.get(entry.group, "")),
+            entry.group,
+            str(entry.wanted or ""),
+            _text(entry, skips),
+        )
         for entry in found.groups
     ]
     print("\n".join(aligned(rows)))
     return 0
+
+
+def _text(entry: GroupExplanation, skips: Mapping[str, tuple[str, When]]) -> str:
+    """Return what a group waits for, and whether it may or will be skipped."""
+    skip, when = skips.get(entry.group, ("", None))
+    if entry.situation == "skipped":
+        return f"will be {entry.text}"
+    if entry.situation != "waiting" and skip and when is not None:
+        return f"{entry.text}; {skip}: {when.reason()}"
+    return entry.text  # which says so where it waits

@@ -55,6 +55,10 @@ def check(options: argparse.Namespace) -> int:
         f"  {need.moment:5d}  the largest moment: what diel run takes{on_cores}\n"
         f"  {need.total:5d}  in sum"
     )
+    for group in workflow.groups:
+        when = workflow.when_of(group)
+        if when is not None and (skip := when.in_words()):
+            print(f"group {group.name} {skip}: {when.reason()}")
     for plan in plans:
         if not plan.modules:
             continue

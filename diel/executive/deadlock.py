@@ -139,6 +139,7 @@ class WaitWatch:
         *,
         ended: Iterable[str],
         groups_to_come: Sequence[str],
+        skipped: Sequence[str] = (),
         now_s: float,
     ) -> str:
         """Return a text: the waits, tags that nearly match, and which copies could have put them.
@@ -153,6 +154,8 @@ class WaitWatch:
             Copies that have ended.
         groups_to_come : sequence of str
             Groups that wait for other groups or for ranks, or would run again.
+        skipped : sequence of str, optional
+            Groups that were skipped, each with its condition.
         now_s : float, seconds
         """
         held = {
@@ -184,4 +187,5 @@ class WaitWatch:
             lines.append(f"ended, and could have put it: {', '.join(ended)}")
         if groups_to_come:
             lines.append(f"yet to start, and cannot: group {', '.join(groups_to_come)}")
+        lines += [f"skipped, and so put nothing: group {each}" for each in skipped]
         return "\n".join(lines)

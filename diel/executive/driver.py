@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
 from diel.comm.waiting import wait_for
-from diel.errors import CheckpointError, TupleError
+from diel.errors import CheckpointError, PayloadError, TupleError, TupleTimeout
 from diel.executive import messages
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.deadlock import WaitWatch
@@ -24,9 +24,11 @@ from diel.executive.events import (
     Event,
     Instruction,
     LookForTag,
+    ReadTuples,
     StopAsked,
     StopRun,
     TagLooked,
+    TuplesRead,
 )
 from diel.executive.heartbeats import Heartbeats, LostRanks, ServerLost
 from diel.executive.listener import Listener, StatusWriter, TimeTable
@@ -118,6 +120,7 @@ class Driver:
             resumption.finished,
             choose=assignment.choose,
             twins=tuple(twins),
+            outcomes=resumption.outcomes,
         )
 
         def mailbox(sends: int) -> Mailbox[Any]:
@@ -170,6 +173,7 @@ class Driver:
         self._was_outside_connected = False  # when the present wait began
         self._performers: dict[type, Callable[[Any], None]] = {
             LookForTag: self._look_for_tag,
+            ReadTuples: self._read_tuples,
             StopRun: self._stop_run,
             EndRun: self._end_run,
         }
@@ -317,6 +321,7 @@ class Driver:
             surveys,
             ended=self._ended,
             groups_to_come=self._scheduler.groups_to_come,
+            skipped=self._scheduler.skipped_groups,
             now_s=time.monotonic(),
         )
         return DeadlockFound(explanation=explanation)
@@ -438,6 +443,19 @@ class Driver:
     def _look_for_tag(self, instruction: LookForTag) -> None:
         is_there = self._tuple_client().count(instruction.tag) > 0
         self._pending_events.append(TagLooked(instruction.group, instruction.iteration, is_there))
+
+    def _read_tuples(self, instruction: ReadTuples) -> None:
+        values: dict[Any, Any] = {}
+        error = ""
+        for tag in instruction.tags:
+            try:
+                values[tag] = self._tuple_client().tread_nowait(tag)
+            except TupleTimeout:
+                values[tag] = None
+            except PayloadError as unreadable:  # of a class that this rank cannot import
+                error = error or str(unreadable)
+        read = TuplesRead(instruction.group, instruction.iteration, values, error)
+        self._pending_events.append(read)
 
     def _save_checkpoint(self) -> None:
         try:

@@ -5,7 +5,8 @@ The scheduler returns records for the journal too, named in the past tense: `die
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from diel.executive.plans import CopyPlan, Iteration
 from diel.exit_codes import FAILED, STOPPED
@@ -50,6 +51,25 @@ class TagLooked(Frozen):
     is_there: bool
 
 
+class TuplesRead(Frozen):
+    """The answer to `ReadTuples`.
+
+    Attributes
+    ----------
+    group : str
+    iteration : tuple of int
+    values : dict
+        By tag; None where there is no tuple.
+    error : str
+        Why a tuple could not be read; empty if all could.
+    """
+
+    group: str
+    iteration: Iteration
+    values: Mapping[str | tuple[str | int, ...], Any]
+    error: str = ""
+
+
 class RanksSilent(Frozen):
     """Ranks have sent no heartbeat for too long.
 
@@ -82,8 +102,8 @@ class StopAsked(Frozen):
 
 Event: TypeAlias = (
     "RankFinished | RankFailed | RankLeft | ModuleCommAsked | LossAllowed | TimeLimitPassed "
-    "| LeaveTimedOut | TagLooked | RanksSilent | RanksDied | StopAsked | DeadlockFound "
-    "| JournalLost"
+    "| LeaveTimedOut | TagLooked | TuplesRead | RanksSilent | RanksDied | StopAsked "
+    "| DeadlockFound | JournalLost"
 )
 """An input of the scheduler: a rank's report, a record of a finding of rank 0, or a class above."""
 
@@ -131,6 +151,14 @@ class LookForTag(Frozen):
     tag: str | tuple[str | int, ...]
 
 
+class ReadTuples(Frozen):
+    """Read the tuples that decide whether a group runs, without waiting and without taking them."""
+
+    group: str
+    iteration: Iteration
+    tags: tuple[str | tuple[str | int, ...], ...]
+
+
 class StopRun(Frozen):
     """Notify every rank of the pool that the run stops, with a reason and an exit code."""
 
@@ -143,7 +171,7 @@ class EndRun(Frozen):
 
 
 Instruction: TypeAlias = (
-    "Record | StartGroup | RestartCopies | AbandonCopy | ConnectModule | LookForTag | StopRun "
-    "| EndRun"
+    "Record | StartGroup | RestartCopies | AbandonCopy | ConnectModule | LookForTag "
+    "| ReadTuples | StopRun | EndRun"
 )
 """An output of the scheduler; a record is to be written to the journal."""

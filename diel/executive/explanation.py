@@ -18,12 +18,13 @@ from diel.run.history import ENDS
 from diel.run.records import DeadlockFound, Finished, ModuleFailed
 from diel.run.status import StatusView, WaitView
 from diel.run.view import GroupView, RunView
-from diel.text import format_duration
+from diel.text import as_toml, format_duration
 
 Situation: TypeAlias = Literal[
-    "running", "starting", "queued", "waiting", "finished", "stopped", "never started"
+    "running", "starting", "queued", "waiting", "finished", "skipped", "stopped", "never started"
 ]
 _SHOWN: Final = 6
+_ENDED: Final[Mapping[str, Situation]] = {"finished": "finished", "skipped": "skipped"}
 
 
 class GroupExplanation(Frozen):
@@ -155,14 +156,15 @@ class RankQueue:
             busy.update(module.module for module in plan.modules)
         return None
 
-    def _ready_since(self, name: str) -> float:
+    def _ready_since(self, name: str) -> tuple[float, bool]:
+        """Return when a group became ready, and whether its condition had to be judged first."""
         groups = self._view.groups
         around = self._tree.around(name)
         times = [groups[other].finished_s for other in self._plans[name].depends]
         times += [groups[name].finished_s, self._view.first_group_s]
         if around is not None:
             times.append(groups[around].started_s)
-        return max(times)
+        return max(times), bool(groups[name].when)
 
     @property
     def to_come(self) -> list[str]:
@@ -199,10 +201,14 @@ class RankQueue:
         text: str = situation
         if situation == "waiting":
             text = self._waiting(plan)
+            if when := self._view.groups[name].when:
+                text += f"; may be skipped: when = {as_toml(when)}"
         elif name in self.ready and situation in ("starting", "queued"):
             text = self._queued(name)
         elif situation == "running":
             text = _running(self._view.groups[name], plan)
+        elif situation == "skipped" and (why := self._view.groups[name].why_skipped):
+            text = f"skipped: {why}"
         return GroupExplanation(name, situation, text, plan.ranks)
 
     def _situation(self, name: str) -> Situation:
@@ -210,15 +216,19 @@ class RankQueue:
         if self._view.exit_code is not None:
             if group.state == "waiting":
                 return "never started"
-            return "finished" if group.state == "finished" else "stopped"
+            return _ENDED.get(group.state, "stopped")
         if group.ranks or (self._plans[name].groups and self._tree.has_begun(name)):
             return "running"
         if name in self.ready:
             return "starting" if name in self._taken else "queued"
-        return "waiting" if self._is_to_come(name) else "finished"
+        if self._is_to_come(name):
+            return "waiting"
+        return "skipped" if group.state == "skipped" else "finished"
 
     def _is_to_come(self, name: str) -> bool:
         """Whether a group that is neither running nor ready has to wait for other groups."""
+        if self._tree.has_ended(name):
+            return False
         if self._tree.unmet(name):
             return True
         around = self._tree.around(name)
@@ -271,7 +281,7 @@ def _finished_so_far(view: RunView, plans: Mapping[str, GroupPlan]) -> dict[str,
         if not group.iteration:
             continue
         *around, own = group.iteration
-        if group.state == "finished":
+        if group.state in _ENDED:
             finished[name] = Finished(group.iteration, True)
         elif group.started_s and not group.ranks and not plans[name].groups:
             finished[name] = Finished(group.iteration, False)  # it waits for ranks again

@@ -4,7 +4,8 @@ A group of modules is a leaf: it waits in `GroupTree.ready` for its ranks, and t
 when an iteration is done. A group of groups is done with an iteration when all groups inside have
 finished. A group is inside one other group at most and runs one iteration at a time, so the number
 of iterations finished in the current pass is its whole state; a pass is an iteration of the
-enclosing group. ``depends`` and ``until`` decide which groups are next.
+enclosing group. ``depends`` and ``until`` decide which groups are next, and ``when`` whether one is
+skipped: that is judged once in a pass, before the first iteration.
 
 When a copy of a module has failed, its other ranks are ordered to leave it; once all have left, it
 starts again on the same ranks or is given up. Copies that share their module's communicator are
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from diel.executive.events import EndedBy, Instruction, LookForTag, Policy
+from diel.executive.events import EndedBy, Instruction, LookForTag, Policy, ReadTuples
 from diel.executive.plans import (
     CopyPlan,
     GroupPlan,
@@ -28,7 +29,7 @@ from diel.executive.plans import (
     place_modules,
     serials_of,
 )
-from diel.run.records import Finished, GroupFinished, GroupStarted
+from diel.run.records import Finished, GroupFinished, GroupSkipped, GroupStarted
 
 
 @dataclass(slots=True)
@@ -43,6 +44,8 @@ class _Node:
     unfinished_inside: int = 0
     is_finished: bool = False
     is_looking: bool = False
+    is_judged: bool = False  # in this pass
+    has_failed: bool = False  # copies of it, or of groups inside, were given up in this pass
 
     @property
     def iteration(self) -> Iteration:
@@ -59,6 +62,8 @@ class GroupTree:
     finished : mapping of str to Finished, optional
         Iterations that an earlier session has finished; iterations that it had only begun are
         repeated.
+    outcomes : mapping of str to str, optional
+        How groups have ended there, where not as ``finished``.
 
     Attributes
     ----------
@@ -74,10 +79,14 @@ class GroupTree:
     """
 
     def __init__(
-        self, groups: Sequence[GroupPlan], finished: Mapping[str, Finished] | None = None
+        self,
+        groups: Sequence[GroupPlan],
+        finished: Mapping[str, Finished] | None = None,
+        outcomes: Mapping[str, str] | None = None,
     ) -> None:
         self._nodes = {plan.name: _Node(plan) for plan in groups}
         self._finished = dict(finished or {})
+        self._outcomes = dict(outcomes or {})
         self.ready: deque[str] = deque()
         for node in self._nodes.values():
             for name in node.plan.groups:
@@ -125,6 +134,20 @@ class GroupTree:
         """The last finished iteration of each group, as a resumed run needs it."""
         return dict(self._finished)
 
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """How groups have ended, where not as ``finished``, as a resumed run needs it."""
+        return dict(self._outcomes)
+
+    @property
+    def skipped(self) -> list[str]:
+        """The groups that were skipped and have not run since, each with its condition."""
+        return [
+            f"{name}, when = {node.plan.when.text!r} was false"
+            for name, node in self._nodes.items()
+            if node.plan.when is not None and self._outcomes.get(name) == "skipped"
+        ]
+
     def iteration_of(self, group: str) -> Iteration:
         """Return the iteration that a group is in, or would begin next."""
         return self._nodes[group].iteration
@@ -134,6 +157,13 @@ class GroupTree:
         return [
             name for name in self._nodes[group].plan.depends if not self._nodes[name].is_finished
         ]
+
+    def has_ended(self, group: str) -> bool:
+        """Whether a group has finished, or one around it that will not run it again."""
+        node = self._nodes[group]
+        if node.parent is None or node.parent.unfinished_inside:
+            return node.is_finished
+        return self.has_ended(node.parent.plan.name)
 
     def around(self, group: str) -> str | None:
         """Return the group that a group is inside of; None for an outermost group."""
@@ -165,9 +195,49 @@ class GroupTree:
         self._unfinished_outermost = self._enter(self._outermost, ())
         return self._begin_startable(self._outermost)
 
-    def iteration_done(self, group: str) -> list[Instruction]:
-        """Record that the modules of a group have finished its current iteration."""
-        return self._done(self._nodes[group])
+    def iteration_done(self, group: str, has_failed: bool = False) -> list[Instruction]:
+        """Record that the modules of a group have finished its current iteration.
+
+        `has_failed` says whether copies of it were given up.
+        """
+        node = self._nodes[group]
+        node.has_failed = node.has_failed or has_failed
+        return self._done(node)
+
+    def tuples_read(
+        self, group: str, iteration: Iteration, tuples: Mapping[Any, Any]
+    ) -> list[Instruction]:
+        """Begin a group, or skip it, by the values of the tuples that its condition asks for.
+
+        An `ExpressionError` if the condition has no value.
+        """
+        node, when = self._nodes[group], self._nodes[group].plan.when
+        if when is None or node.is_judged or node.iteration != iteration:
+            return []
+        outcomes = {name: self._outcome(self._nodes[name]) for name in when.groups}
+        runs = when.judge(tuples, outcomes)
+        node.is_judged = True
+        if runs:
+            return self._begin_iteration(node)
+        self._finished[group] = Finished(iteration, True)
+        self._outcomes[group] = "skipped"
+        node.done += 1
+        note = GroupSkipped(
+            group=group,
+            iteration=iteration,
+            condition=when.text,
+            values=when.seen(tuples, outcomes),
+        )
+        return [note, *self._finish(node)]
+
+    def _outcome(self, node: _Node) -> str:
+        """Return how a group has ended; one inside a group that was skipped was, too."""
+        around = node
+        while around.parent is not None:
+            around = around.parent
+            if self._outcomes.get(around.plan.name) == "skipped":
+                return "skipped"
+        return self._outcomes.get(node.plan.name, "finished")
 
     def tag_looked(self, group: str, iteration: Iteration, is_there: bool) -> list[Instruction]:
         """Record whether a tuple with the `until` tag of a group exists."""
@@ -191,8 +261,14 @@ class GroupTree:
         for node in nodes:
             node.around = around
             node.done, node.is_finished = 0, False
+            node.is_judged = node.has_failed = False
             earlier = self._finished.get(node.plan.name)
-            if earlier is not None and earlier.iteration[:-1] == around:
+            if earlier is None or earlier.iteration[:-1] != around:
+                self._outcomes.pop(node.plan.name, None)
+            else:
+                node.has_failed = self._outcomes.get(node.plan.name) == "failed"
+                if node.parent is not None and node.has_failed:
+                    node.parent.has_failed = True
                 node.done = earlier.iteration[-1] + 1
                 most = node.plan.iterations
                 # The number of iterations may be smaller in a changed workflow file.
@@ -211,6 +287,9 @@ class GroupTree:
         return [order for node in startable for order in self._begin_iteration(node)]
 
     def _begin_iteration(self, node: _Node) -> list[Instruction]:
+        when = node.plan.when
+        if when is not None and not node.done and not node.is_judged:
+            return [ReadTuples(node.plan.name, node.iteration, tuple(when.tags))]
         if not node.inside:
             self.ready.append(node.plan.name)
             return []
@@ -236,7 +315,10 @@ class GroupTree:
         elif most is not None and node.done + 1 >= most:
             ended_by = "iterations"
         self._finished[name] = Finished(iteration, ended_by is not None)
-        note = GroupFinished(group=name, iteration=iteration, ended_by=ended_by)
+        outcome = "failed" if node.has_failed else "finished"
+        if node.has_failed:
+            self._outcomes[name] = outcome
+        note = GroupFinished(group=name, iteration=iteration, ended_by=ended_by, outcome=outcome)
         node.done += 1
         if ended_by is None:
             return [note, *self._begin_iteration(node)]
@@ -252,6 +334,7 @@ class GroupTree:
         if node.parent is None:
             self._unfinished_outermost -= 1
         else:
+            node.parent.has_failed = node.parent.has_failed or node.has_failed
             node.parent.unfinished_inside -= 1
             if not node.parent.unfinished_inside:
                 instructions += self._done(node.parent)
@@ -367,6 +450,8 @@ class RunningGroup:
     modules : list of RunningModule
     unsettled : int
         Copies that are neither finished nor given up.
+    has_failed : bool
+        Whether copies were given up.
     """
 
     plan: GroupPlan
@@ -374,6 +459,7 @@ class RunningGroup:
     ranks: tuple[int, ...]
     modules: list[RunningModule] = field(default_factory=list)
     unsettled: int = 0
+    has_failed: bool = False
 
     def place(self, serials: Iterator[int]) -> list[RunningCopy]:
         """Put the copies of all modules on the ranks, in order."""

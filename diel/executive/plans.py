@@ -22,6 +22,7 @@ from diel.workflow.functions import FunctionLocation
 
 if TYPE_CHECKING:
     from diel.workflow.boundary import Boundary
+    from diel.workflow.when import When
 
 Iteration: TypeAlias = "tuple[int, ...]"
 """The index of a group's iteration, from 0, after the indices of all enclosing groups, outermost
@@ -67,6 +68,9 @@ class GroupPlan(Frozen):
         The most iterations; None for no limit.
     until : str, tuple, or None
         The tag of a tuple whose presence ends the group after an iteration.
+    when : When or None
+        The condition that is judged before its first iteration in each pass; None if it always
+        runs. Where that is decided and false, the group has no modules here.
     """
 
     name: str
@@ -75,6 +79,7 @@ class GroupPlan(Frozen):
     groups: tuple[str, ...] = ()
     iterations: int | None = 1
     until: str | tuple[str | int, ...] | None = None
+    when: When | None = None
 
     @property
     def ranks(self) -> int:
@@ -105,6 +110,7 @@ def recorded(groups: Iterable[GroupPlan]) -> dict[str, Any]:
         },
         "inside": {name: group.name for group in groups for name in group.groups},
         "depends": {group.name: list(group.depends) for group in groups if group.depends},
+        "when": {group.name: group.when.text for group in groups if group.when is not None},
     }
 
 
@@ -399,7 +405,11 @@ def _as_json(value: object) -> Any:
 
 
 def _group(table: Mapping[str, Any]) -> GroupPlan:
-    until = table["until"]
+    until, when = table["until"], table["when"]
+    if when is not None:
+        from diel.workflow.when import When
+
+        when = When(when["text"], tuple(map(tuple, when["known"])))
     return GroupPlan(
         **{
             **table,
@@ -407,6 +417,7 @@ def _group(table: Mapping[str, Any]) -> GroupPlan:
             "depends": tuple(table["depends"]),
             "groups": tuple(table["groups"]),
             "until": tuple(until) if isinstance(until, list) else until,
+            "when": when,
         }
     )
 

@@ -234,6 +234,7 @@ def _run_started(
         nodes=[NodeRecord(node.host, node.ranks, node.gpus) for node in nodes],
         parameters=plan.parameters,
         finished=beginning.finished,
+        outcomes=beginning.outcomes,
     )
 
 

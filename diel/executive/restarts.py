@@ -87,7 +87,7 @@ def progress_of(view: RunView, directory: RunDirectory) -> Progress:
 
     These are its checkpoints, the bytes that its sweeps have recorded, and its finished groups.
     """
-    finished = sum(group.state == "finished" for group in view.groups.values())
+    finished = sum(group.state in ("finished", "skipped") for group in view.groups.values())
     return view.checkpoint, directory.recorded_bytes(), finished
 
 

@@ -10,9 +10,10 @@ and no clock here.
     plans.py        groups, modules and copies    events.py   events and instructions
 
 A group becomes ready when every group that it depends on has finished, and again for each further
-iteration. Ready groups take their ranks from the pool in the order in which they became ready, each
-all of its ranks at once, and none overtakes another, so that a large group is not starved by small
-ones. After each iteration the ranks return to the pool. A module runs in one group at a time.
+iteration. Before the first one its ``when`` is judged, if it has one: a skipped group has finished.
+Ready groups take their ranks from the pool in the order in which they became ready, each all of its
+ranks at once, and none overtakes another, so that a large group is not starved by small ones. After
+each iteration the ranks return to the pool. A module runs in one group at a time.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ from diel.executive.events import (
     StopRun,
     TagLooked,
     TimeLimitPassed,
+    TuplesRead,
 )
 from diel.executive.groups import GroupTree, RunningCopy, RunningGroup, policy_for
 from diel.executive.messages import LossAllowed, ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, Iteration
 from diel.exit_codes import FAILED
+from diel.expressions import ExpressionError
 from diel.frozen import Frozen
 from diel.run import records
 from diel.run.records import Finished
@@ -107,6 +110,8 @@ class Scheduler:
         had only begun is run again. Neither the ranks nor the copies need be the same.
     twins : sequence of (int, int), optional
         Pairs of tuple servers that hold the same tuples: the run goes on without one of a pair.
+    outcomes : mapping of str to str, optional
+        How groups have ended in that session, where not as ``finished``, from its `outcomes`.
 
     Raises
     ------
@@ -121,6 +126,7 @@ class Scheduler:
         finished: Mapping[str, Finished] | None = None,
         choose: Choose = in_order,
         twins: Sequence[tuple[int, int]] = (),
+        outcomes: Mapping[str, str] | None = None,
     ) -> None:
         self._choose = choose
         self._plans = {group.name: group for group in groups}
@@ -135,7 +141,7 @@ class Scheduler:
                     f"group {group.name!r} needs {group.ranks} ranks of the pool, "
                     f"which has {len(self._free)}"
                 )
-        self._tree = GroupTree(groups, finished)
+        self._tree = GroupTree(groups, finished, outcomes)
         self._running: dict[str, RunningGroup] = {}
         self._busy_modules: set[str] = set()
         self._copies: dict[int, RunningCopy] = {}  # copies on which ranks still work, by serial
@@ -148,6 +154,7 @@ class Scheduler:
             LeaveTimedOut: self._leave_timed_out,
             ModuleCommAsked: self._module_comm_asked,
             TagLooked: self._tag_looked,
+            TuplesRead: self._tuples_read,
             LossAllowed: self._loss_allowed,
             RanksSilent: self._ranks_silent,
             RanksDied: self._ranks_died,
@@ -178,6 +185,16 @@ class Scheduler:
     def finished(self) -> dict[str, Finished]:
         """The last finished iteration of each group, as a resumed run needs it."""
         return self._tree.finished
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """How groups have ended, where not as ``finished``, as a resumed run needs it."""
+        return self._tree.outcomes
+
+    @property
+    def skipped_groups(self) -> list[str]:
+        """Groups that were skipped, each with its condition."""
+        return self._tree.skipped
 
     def plan_of(self, serial: int) -> CopyPlan:
         """Return the plan of a running copy."""
@@ -248,7 +265,7 @@ class Scheduler:
         del self._running[name]
         self._busy_modules.difference_update(module.module for module in group.plan.modules)
         self._free = sorted([*self._free, *(rank for rank in group.ranks if rank in self._pool)])
-        return [*self._tree.iteration_done(name), *self._advance()]
+        return [*self._tree.iteration_done(name, group.has_failed), *self._advance()]
 
     # -- ranks report -------------------------------------------------------------------------
 
@@ -347,6 +364,7 @@ class Scheduler:
         notes = [
             records.CopyGivenUp(**leaving.plan.place, error=leaving.error) for leaving in given_up
         ]
+        self._running[copy.plan.group].has_failed = True
         return [*notes, *self._settle(given_up)]
 
     def _restart(self, copy: RunningCopy, together: Sequence[RunningCopy]) -> list[Instruction]:
@@ -385,6 +403,22 @@ class Scheduler:
     def _tag_looked(self, event: TagLooked) -> list[Instruction]:
         instructions = self._tree.tag_looked(event.group, event.iteration, event.is_there)
         return [*instructions, *self._advance()]
+
+    def _tuples_read(self, event: TuplesRead) -> list[Instruction]:
+        try:
+            if event.error:
+                raise ExpressionError(event.error)
+            judged = self._tree.tuples_read(event.group, event.iteration, event.values)
+        except ExpressionError as error:
+            when = self._plans[event.group].when
+            assert when is not None
+            note = records.WhenFailed(
+                group=event.group,
+                iteration=event.iteration,
+                explanation=when.describe_failure(event.group, str(error), event.values),
+            )
+            return [note, *self._stop(f"when of group {event.group} cannot be judged")]
+        return [*judged, *self._advance()]
 
     # -- ranks that are lost ------------------------------------------------------------------
 

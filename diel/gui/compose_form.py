@@ -31,7 +31,7 @@ _OPTIONS: Final = "options"
 # Keys that are always shown; others are folded below "more keys" unless the file has them.
 _COMMON: Final = {
     "module": ("name", "function", "executable", "copies", "processes", "threads"),
-    "group": ("name", "modules", "groups", "depends", "iterations", "until"),
+    "group": ("name", "modules", "groups", "depends", "iterations", "until", "when"),
     "workflow": ("name",),
     "tuple_space": ("servers",),
 }

@@ -301,7 +301,7 @@ diel.watch = (() => {
   const showGroups = () => {
     for (const element of document.querySelectorAll(".diel-graph g.group")) {
       const [state, words] = groups[element.dataset.group] ?? ["", ""];
-      element.classList.remove("running", "finished", "failed", "waiting", "stopped");
+      element.classList.remove("running", "finished", "failed", "waiting", "stopped", "skipped");
       if (state) element.classList.add(state);
       const label = element.querySelector(":scope > .state");
       if (label && label.textContent !== words) label.textContent = words;

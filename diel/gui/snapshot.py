@@ -32,7 +32,7 @@ _MOST_RANKS: Final = 10_000
 _LONGEST: Final = 2000
 """Letters of a text that are sent; the journal has all of it."""
 _SHARED_S: Final = 0.1
-_NOT_YET: Final = ("starting", "queued", "waiting")
+_NOT_RUN: Final = ("starting", "queued", "waiting", "skipped")
 _BY_KEY: Final = ("groups", "copies", "ranks")
 """Parts that are tables: only rows that have changed are sent, by their keys."""
 
@@ -198,7 +198,7 @@ def _reasons(view: RunView, status: StatusView) -> list[list[str]]:
     reasons = [
         [_short(each.group), _short(each.text)]
         for each in found.groups
-        if each.situation in _NOT_YET
+        if each.situation in _NOT_RUN
     ]
     reasons = reasons[:_REASONS]
     reasons += [[f"rank {each.rank}", _could_end(each)] for each in found.waits[:_WAITS]]

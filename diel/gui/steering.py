@@ -26,7 +26,7 @@ _ANSWER_S: Final = 10.0
 _LOOK_EVERY_S: Final = 2.0
 _MOST_DIGITS: Final = 12
 _LONGEST_TIME: Final = 40
-_ENDED: Final = ("finished", "stopped")
+_ENDED: Final = ("finished", "skipped", "stopped")
 _WHILE_IT_RUNS: Final = "Change it while it runs"
 _AFTERWARDS: Final = "Go on with more trials or time"
 

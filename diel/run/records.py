@@ -50,6 +50,7 @@ from diel.run.fields import (
     table_of,
 )
 from diel.run.json_values import DamagedRecord, StoredValue, parse_json
+from diel.text import as_toml, show
 
 FORMAT: Final = 1
 """The version of the journal that is written, and the latest that is read."""
@@ -98,6 +99,8 @@ class Finished(NamedTuple):
 
 
 FinishedGroups: TypeAlias = Annotated[Mapping[str, Finished], _FINISHED]
+Outcomes: TypeAlias = Annotated[Mapping[str, str], table_of(TEXT, "a table of text")]
+"""By group, ``failed`` or ``skipped``; a group that has simply finished is not in it."""
 
 
 TableName: TypeAlias = tuple[str, frozenset[str]]
@@ -223,6 +226,10 @@ class RunStarted(Record):
         The nodes of the ranks that run modules.
     parameters : mapping of str to value
         The values of the file's parameters.
+    when : mapping of str to str
+        The condition of groups that may be skipped, or will be.
+    outcomes : mapping of str to str
+        How the groups in `finished` have ended, where not as ``finished``.
     """
 
     workflow: Text
@@ -258,6 +265,10 @@ class RunStarted(Record):
     threads: Annotated[Mapping[str, int], ANY] = field(default_factory=dict)
     nodes: Annotated[Sequence[Node], list_of_tables(Node, "a list of nodes with their ranks")] = ()
     parameters: Row = field(default_factory=dict, is_sparse=True)
+    when: Annotated[Mapping[str, str], table_of(TEXT, "a table of text")] = field(
+        default_factory=dict, is_sparse=True
+    )
+    outcomes: Outcomes = field(default_factory=dict, is_sparse=True)
 
 
 class RunResumed(Record):
@@ -273,6 +284,8 @@ class RunResumed(Record):
         What is finished at that checkpoint, by group.
     restart : int
         Which restart by the launcher it is, counted from 1; 0 where a person has asked.
+    outcomes : mapping of str to str
+        How these groups have ended, where not as ``finished``.
     """
 
     checkpoint: Count
@@ -280,6 +293,7 @@ class RunResumed(Record):
     finished: FinishedGroups
     format: Count = 1
     restart: Count = field(default=0, is_sparse=True)
+    outcomes: Outcomes = field(default_factory=dict, is_sparse=True)
 
 
 class RunLost(Record):
@@ -449,9 +463,36 @@ class GroupFinished(_OfGroup):
     ----------
     ended_by : str or None
         Why no further iteration follows, ``iterations`` or ``until``; None if one does.
+    outcome : str
+        ``failed`` if copies of it, or of a group inside, were given up in this pass.
     """
 
     ended_by: Annotated[str | None, or_none(TEXT)] = "iterations"
+    outcome: Text = field(default="finished", is_sparse=True)
+
+
+class GroupSkipped(_OfGroup):
+    """A group does not run in this pass, since its condition is false.
+
+    Attributes
+    ----------
+    condition : str
+        The ``when`` of the group.
+    values : mapping of str to value
+        What it was judged by; None for a tuple that was not there.
+    """
+
+    condition: Text
+    values: Row = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """The condition and its values, in words."""
+        seen = ", ".join(
+            f"{name}: no tuple" if value is None else f"{name} = {show(value)}"
+            for name, value in self.values.items()
+        )
+        return f"when = {as_toml(self.condition)} is false{f': {seen}' if seen else ''}"
 
 
 class CheckpointSaved(Record):
@@ -492,6 +533,12 @@ class JournalLost(Record):
     explanation: Text
 
 
+class WhenFailed(_OfGroup):
+    """The condition of a group has no value, and so the run was ended."""
+
+    explanation: Text
+
+
 class LeaveIgnored(_OfCopy):
     """Ranks did not leave a copy that has failed, and so the run was ended."""
 
@@ -525,7 +572,9 @@ class RanksLost(Record):
         return self.policy == "stop"
 
 
-Failure: TypeAlias = ModuleFailed | DeadlockFound | JournalLost | LeaveIgnored | RanksLost
+Failure: TypeAlias = (
+    ModuleFailed | DeadlockFound | JournalLost | LeaveIgnored | RanksLost | WhenFailed
+)
 """A record of a failure that may end a run."""
 
 LOSSES: Final[tuple[type[Record], ...]] = (RanksLost,)

@@ -12,7 +12,7 @@ modules, and the rows of results. What began later is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from diel.run.records import (
     CheckpointSaved,
     Finished,
     GroupFinished,
+    GroupSkipped,
     JournalLost,
     LeaveIgnored,
     RunCreated,
@@ -59,6 +60,8 @@ class Resumption(Frozen):
         Which restart by the launcher it is, counted from 1; 0 if a person has resumed it.
     states : sequence of str
         The names of the files in which modules had saved their own state by then.
+    outcomes : mapping of str to str
+        How the groups in `finished` have ended, where not as ``finished``.
     """
 
     file: str
@@ -67,6 +70,7 @@ class Resumption(Frozen):
     number: int
     restart: int = 0
     states: Sequence[str] = ()
+    outcomes: Mapping[str, str] = {}
 
 
 def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | None:
@@ -113,6 +117,7 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
                 finished=past.finished,
                 format=FORMAT,
                 restart=restart,
+                outcomes=past.outcomes,
             )
         )
     return resumption(directory)
@@ -161,6 +166,7 @@ def resumption(directory: RunDirectory) -> Resumption:
         resumed.checkpoint,
         resumed.restart,
         tuple(past.states),
+        dict(resumed.outcomes),
     )
 
 
@@ -177,7 +183,9 @@ def finished_in(records: Iterable[Record]) -> dict[str, Finished]:
 
 
 def _update_finished(finished: dict[str, Finished], record: Record) -> None:
-    if isinstance(record, GroupFinished):
+    if isinstance(record, GroupSkipped):
+        finished[record.group] = Finished(record.iteration, True)
+    elif isinstance(record, GroupFinished):
         is_last = record.ended_by is not None
         finished[record.group] = Finished(record.iteration, is_last)
     elif isinstance(record, (RunStarted, CheckpointSaved)) and (
@@ -185,6 +193,16 @@ def _update_finished(finished: dict[str, Finished], record: Record) -> None:
     ):
         finished.clear()
         finished.update(record.finished or {})
+
+
+def _update_outcomes(outcomes: dict[str, str], record: Record) -> None:
+    if isinstance(record, GroupSkipped):
+        outcomes[record.group] = "skipped"
+    elif isinstance(record, GroupFinished):
+        outcomes[record.group] = record.outcome
+    elif isinstance(record, RunStarted):
+        outcomes.clear()
+        outcomes.update(record.outcomes)
 
 
 @dataclass
@@ -204,6 +222,8 @@ class _Past:
         Files with the states of modules that belong to it.
     finished : dict
         What was finished at that checkpoint, by group.
+    outcomes : dict
+        How these groups had ended, where not as ``finished``.
     resumed : RunResumed or None
         The last resumption.
     ended_in_order : bool
@@ -216,6 +236,7 @@ class _Past:
     checkpoint: str | None = None
     states: Sequence[str] = ()
     finished: dict[str, Finished] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
     resumed: RunResumed | None = None
     has_finished: bool = False
     has_lost: bool = False  # ranks, in its last session
@@ -230,6 +251,7 @@ class _Past:
         reader = JournalReader(directory.journal)
         past: _Past | None = None
         now: dict[str, Finished] = {}
+        outcomes_now: dict[str, str] = {}
         damage: list[Damage] = []  # so far, without what a resumption has discarded
         damage_saved: list[Damage] = []  # before the last checkpoint
         for entry in reader.new_entries():
@@ -241,17 +263,21 @@ class _Past:
             if past is None:
                 continue
             _update_finished(now, entry)
+            _update_outcomes(outcomes_now, entry)
             past._note_end(entry)
             if isinstance(entry, CheckpointSaved):
                 past.number, past.checkpoint = entry.number, entry.file
                 past.states = entry.states
                 past.finished, damage_saved = dict(now), list(damage)
+                past.outcomes = {
+                    group: ended for group, ended in outcomes_now.items() if ended != "finished"
+                }
             elif isinstance(entry, RunResumed):
                 if entry.checkpoint != past.number:
                     past.number, past.checkpoint = entry.checkpoint, entry.file
                     past.states = ()
                     damage_saved = list(damage) if past.number else []
-                past.finished = dict(entry.finished)
+                past.finished, past.outcomes = dict(entry.finished), dict(entry.outcomes)
                 past.resumed, past.has_finished = entry, False
                 damage = list(damage_saved)
             elif isinstance(entry, RunEnded):

@@ -30,6 +30,7 @@ from diel.run.records import (
     CopyGivenUp,
     DeadlockFound,
     GroupFinished,
+    GroupSkipped,
     GroupStarted,
     JournalLost,
     LeaveIgnored,
@@ -39,6 +40,7 @@ from diel.run.records import (
     RunResumed,
     RunStarted,
     StopOrdered,
+    WhenFailed,
 )
 from diel.run.trace_part import Event, span_event
 
@@ -65,6 +67,7 @@ EXECUTIVE: Final = 0
 _NOTES: Final[dict[type[Record], str]] = {
     ModuleFailed: "failed: {module}.{copy}",
     CopiesRestarted: "starts again: {module}",
+    GroupSkipped: "skipped: {group}",
     CopyGivenUp: "given up: {module}.{copy}",
     CheckpointSaved: "checkpoint {number}",
     DeadlockFound: "deadlock",
@@ -72,6 +75,7 @@ _NOTES: Final[dict[type[Record], str]] = {
     LeaveIgnored: "leave ignored: {module}.{copy}",
     RanksLost: "ranks lost: {ranks}",
     StopOrdered: "stop: {reason}",
+    WhenFailed: "when failed: {group}",
     RunResumed: "resumed",
 }
 _UNNAMED_RANKS: Final = 2**16

@@ -38,6 +38,10 @@ class GroupView:
         Numbers from 0: one of each enclosing group, outermost first, and then its own.
     ranks : tuple of int
         The ranks of its present iteration, until that has finished.
+    when : str
+        Its condition; empty if it always runs.
+    why_skipped : str
+        The condition and what it was judged by, of a group that was skipped.
     """
 
     name: str
@@ -45,12 +49,14 @@ class GroupView:
     iterations: int | None = 1
     has_until: bool = False
     iteration: tuple[int, ...] = ()
-    state: str = "waiting"  # waiting, running, finished, stopped
+    state: str = "waiting"  # waiting, running, finished, skipped, stopped
     copies: int = 0
     copies_finished: int = 0
     started_s: float = 0.0
     finished_s: float = 0.0
     ranks: tuple[int, ...] = ()
+    when: str = ""
+    why_skipped: str = ""
 
     @property
     def repeats(self) -> bool:
@@ -229,12 +235,14 @@ class RunView:
         self.name, self.ranks = record.workflow, record.ranks
         self.file = record.file or self.file
         self.started, self.started_s, self.first_group_s = record, record.time_s, 0.0
+        before = self.groups
         self.groups = {
             name: GroupView(
                 name,
                 record.inside.get(name, ""),
                 record.iterations.get(name, 1),
                 name in record.until,
+                when=record.when.get(name, ""),
             )
             for name in record.groups
         }
@@ -242,6 +250,9 @@ class RunView:
             if is_last:
                 self.groups[name].state = "finished"
             self.groups[name].iteration = iteration
+        for name, outcome in record.outcomes.items():
+            if outcome == "skipped" and self.groups[name].state == "finished":
+                self._skip(name, before[name].why_skipped if name in before else "")
 
     def _checkpoint_saved(self, record: records.CheckpointSaved) -> None:
         tables = {name: (table.expected, len(table.rows)) for name, table in self.results.items()}
@@ -304,6 +315,18 @@ class RunView:
         group.finished_s, group.ranks = record.time_s, ()
         # A group without a reason to end goes on with its next iteration.
         group.state = "finished" if record.ended_by else "running"
+
+    def _group_skipped(self, record: records.GroupSkipped) -> None:
+        group = self.groups[record.group]
+        group.iteration, group.finished_s = record.iteration, record.time_s
+        self._skip(record.group, record.reason)
+
+    def _skip(self, name: str, reason: str) -> None:
+        """Mark a group, and those inside it, as skipped."""
+        self.groups[name].state, self.groups[name].why_skipped = "skipped", reason
+        for inner in self.groups.values():
+            if inner.inside == name:
+                self._skip(inner.name, f"inside {name}: {reason}" if reason else "")
 
     def _copies_restarted(self, record: records.CopiesRestarted) -> None:
         for index in record.copies:
@@ -381,10 +404,12 @@ _HANDLERS: Final[dict[type[Record], Callable[[RunView, Any], None]]] = {
     records.CopiesRestarted: RunView._copies_restarted,
     records.CopyGivenUp: RunView._copy_given_up,
     records.GroupFinished: RunView._group_finished,
+    records.GroupSkipped: RunView._group_skipped,
     records.CheckpointSaved: RunView._checkpoint_saved,
     records.DeadlockFound: RunView._run_failed,
     records.JournalLost: RunView._run_failed,
     records.LeaveIgnored: RunView._run_failed,
+    records.WhenFailed: RunView._run_failed,
     records.RanksLost: RunView._module_failed,
     records.ResultsDeclared: RunView._results_declared,
     records.ResultAdded: RunView._result_added,

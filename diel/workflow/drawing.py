@@ -13,14 +13,17 @@ These write what the drawing says and nothing else, so they agree; `svg` draws i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from diel.expressions import ExpressionError
 from diel.frozen import Frozen
 from diel.text import show
 from diel.workflow.graph import dependency_order, find_cycle
 from diel.workflow.model import Group, Module, Workflow
 from diel.workflow.references import DEEPEST, names_in, tables_in
+from diel.workflow.when import Skip, When
 
 if TYPE_CHECKING:
     from diel.workflow.load import Draft
@@ -35,11 +38,13 @@ class GroupBox(Frozen):
     modules: tuple[tuple[str, str], ...]  # (name, resources), such as ("trainer", "4 copies")
     # Inner groups, in steps: a group depends only on groups of earlier steps.
     inside: tuple[tuple[GroupBox, ...], ...]
+    when: str = ""  # its condition, such as ``when refine: will be skipped``
+    skip: Skip = ""
 
     @property
     def title(self) -> str:
-        """The name of the group, and how it is repeated."""
-        return f"{self.name}  {self.again}" if self.again else self.name
+        """The name of the group, how it is repeated, and its condition."""
+        return "  ".join(part for part in (self.name, self.again, self.when) if part)
 
 
 class Drawing(Frozen):
@@ -58,12 +63,21 @@ class _Node(Frozen):
     depends: tuple[str, ...]
     modules: tuple[str, ...]
     groups: tuple[str, ...]
+    when: str = ""
+    skip: Skip = ""
 
 
 def drawing_of(workflow: Workflow) -> Drawing:
     """Return the drawing of a valid workflow."""
     nodes = {
-        group.name: _Node(group.name, _again(group), group.depends, group.modules, group.groups)
+        group.name: _Node(
+            group.name,
+            _again(group),
+            group.depends,
+            group.modules,
+            group.groups,
+            *_condition(group, workflow.when_of(group)),
+        )
         for group in workflow.groups
     }
     modules = {module.name: _resources(module) for module in workflow.modules}
@@ -79,6 +93,11 @@ def drawing_of_draft(draft: Draft) -> Drawing:
     """
     entries = _named(draft.document, "group")
     again = {group.name: _again(group) for _, group in draft.groups}
+    conditions: dict[str, tuple[str, Skip]] = {}
+    for _, group in draft.groups:
+        with contextlib.suppress(ExpressionError):  # it is said among the problems
+            when = None if group.when is None else When.of(group.when, draft.values)
+            conditions[group.name] = _condition(group, when)
     parents = _parents_in(entries)
     depends = _dependencies_in(entries, parents)
     nodes = {
@@ -88,6 +107,7 @@ def drawing_of_draft(draft: Draft) -> Drawing:
             tuple(depends[name]),
             tuple(_names(entry, "modules")),
             tuple(child for child, parent in parents.items() if parent == name),
+            *conditions.get(name, ("", "")),
         )
         for name, entry in entries.items()
     }
@@ -170,6 +190,8 @@ def _arranged(name: str, nodes: Mapping[str, _Node], modules: Mapping[str, str])
             depends=node.depends,
             modules=tuple((name, modules.get(name, "")) for name in node.modules),
             inside=steps([nodes[name] for name in node.groups]),
+            when=node.when,
+            skip=node.skip,
         )
 
     def steps(neighbours: Sequence[_Node]) -> tuple[tuple[GroupBox, ...], ...]:
@@ -197,6 +219,14 @@ def _again(group: Group) -> str:
         tag = group.until if isinstance(group.until, str) else list(group.until)
         words.append(f"until {show(tag)}")
     return ", ".join(words)
+
+
+def _condition(group: Group, when: When | None) -> tuple[str, Skip]:
+    """Return a group's condition in words, and whether it may or will be skipped."""
+    if when is None:
+        return "", ""
+    skip = when.in_words()
+    return f"when {group.when}{f': {skip}' if skip else ''}", skip
 
 
 def _resources(module: Module) -> str:
@@ -236,6 +266,7 @@ def _text(steps: Sequence[Sequence[GroupBox]]) -> Iterator[str]:
 
 def _text_of(box: GroupBox, *, is_first: bool) -> Iterator[str]:
     head = f"{box.name}  ↻ {box.again}" if box.again else box.name
+    head += f"  [{box.when}]" if box.when else ""
     yield head if is_first else f"{head}  after {', '.join(box.depends)}"
     if box.inside:
         yield from (f"│ {line}" for line in _text(box.inside))
@@ -284,7 +315,8 @@ def _dot_boxes(steps: Sequence[Sequence[GroupBox]], ids: Mapping[str, str]) -> I
             # \l ends a line that is set to the left.
             lines = [box.title, *_module_lines(box)]
             label = "".join(_dot_text(line) + r"\l" for line in lines)
-            yield f'{ids[box.name]} [label="{label}"];'
+            style = ', style="rounded,dashed"' if box.skip else ""
+            yield f'{ids[box.name]} [label="{label}"{style}];'
 
 
 def _dot(text: str) -> str:

@@ -45,6 +45,7 @@ from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references, tables_in
 from diel.workflow.source import Place, SourceProblem, parse_document, read_source
+from diel.workflow.when import check_whens
 
 TABLES = ("workflow", "parameters", "tuple_space", "module", "group", "boundary")
 
@@ -276,6 +277,10 @@ def _read_tables(draft: Draft) -> None:
             _check_nothing_to_run(draft, Group, "group", index, entry)
     unsure = _misspelt_tables(document)
     problems.extend(check_references(document, unsure))
+    named = all(isinstance(entry.get("name"), str) for _, entry in tables_in(document, "group"))
+    all_known = named and "group" not in unsure
+    whens = check_whens(document, lambda _: draft.values, all_known=all_known)
+    problems += limited(whens)
     modules = {module.name: module for _, module in draft.modules}
     problems.extend(check_boundaries(draft.boundaries, document, modules, unsure))
 

@@ -54,6 +54,7 @@ from diel.workflow.fields import (
 )
 from diel.workflow.module import Module
 from diel.workflow.parameters import Parameter
+from diel.workflow.when import When
 
 _SMALLEST_BYTES: Final = 2**16
 _LARGEST_RETURNED_BYTES: Final = 2**26
@@ -189,6 +190,16 @@ class Group(StrictTable):
             "stays there. The group ends before that where iterations says so."
         ),
         examples=["converged", ["converged", 3]],
+    )
+    when: Annotated[str, StringConstraints(min_length=1)] | None = Field(
+        default=None,
+        description=(
+            "Run the group only if this is true: an expression of parameters, of value('tag'), "
+            "which is a tuple's value, and of outcome('group'), which is 'finished', 'failed' or "
+            "'skipped'. It is judged when the groups that this one depends on have ended; a "
+            "skipped group counts as finished for those that depend on it."
+        ),
+        examples=["refine and value('residual') > 0.1"],
     )
 
     @field_validator("modules", "groups", "depends")
@@ -399,13 +410,30 @@ class Workflow(StrictTable):
                 f"this run is of {', '.join(map(show, modules)) or 'no module'} in group "
                 f"{show(group)}, as its part.json says, and the workflow file has no such modules"
             )
-        once = {"modules": tuple(modules), "depends": (), "iterations": None, "until": None}
+        once: dict[str, Any] = dict.fromkeys(("iterations", "until", "when"))
+        once |= {"modules": tuple(modules), "depends": ()}
         parts = {
             "modules": tuple(self.module(name) for name in modules),
             "groups": (found.model_copy(update=once),),
             "boundaries": (),
         }
         return Workflow.model_construct(**{**dict(self), **parts})
+
+    def when_of(self, group: Group) -> When | None:
+        """Return the condition of a group, with the values of its names; None if it always runs."""
+        return None if group.when is None else When.of(group.when, self.values)
+
+    @cached_property
+    def surely_skipped(self) -> frozenset[str]:
+        """Groups that will not run, whatever tuples there are, with those inside them."""
+        decided = ((group, self.when_of(group)) for group in self.groups)
+        left = [group for group, when in decided if when is not None and when.decided is False]
+        found = set()
+        while left:
+            group = left.pop()
+            found.add(group.name)
+            left += [self.group(name) for name in group.groups]
+        return frozenset(found)
 
     @cached_property
     def _modules_by_name(self) -> dict[str, Module]:

@@ -205,6 +205,8 @@ def read_parameters(
             problems.append(Problem(join_path(TABLE, [name]), "has no value", remedy))
     if TABLE in document and not problems:
         used = {*_names_in([value for key, value in document.items() if key != TABLE])}
+        for _, group in tables_in(document, "group"):
+            used.update(re.findall(r"[^\W\d]\w*", str(group.get("when", ""))))
         for name in declared.keys() - used:
             remedy = f'write "${{{name}}}" where its value is to stand, or remove it'
             problems.append(Problem(join_path(TABLE, [name]), "is used nowhere", remedy))
@@ -264,7 +266,10 @@ def _apply(
         hint = f'did you mean "{near}"?' if near else f"known tables: {', '.join(_SETTABLE)}"
         return [Problem("", f"{said}: there is no table {show(found[0])}", hint)]
     try:
-        _put(document, found, from_toml(text))
+        value = from_toml(text)
+        if found[0] == "group" and found[-1] == "when" and not isinstance(value, str):
+            value = text  # an expression that is a value, too, such as false
+        _put(document, found, value)
     except LookupError as error:
         message, remedy = error.args
         return [Problem("", f"{said}: {message}", remedy)]
@@ -314,7 +319,8 @@ def _filled(
     if not isinstance(value, str) or "${" not in value:
         return value
     is_filled_later = steps[0] == "module" and len(steps) > 2 and steps[2] in _WITH_PLACEHOLDERS
-    whole = _REFERENCE.fullmatch(value)
+    is_expression = steps[0] == "group" and steps[2:] == ["when"]
+    whole = None if is_expression else _REFERENCE.fullmatch(value)
     if whole and not whole[1] and whole[3] and whole[2] in values and not is_filled_later:
         return copy.deepcopy(values[whole[2]])
     wrong: list[Problem] = []

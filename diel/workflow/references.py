@@ -216,7 +216,7 @@ def _check_nesting(names: Mapping[str, int], entries: Entries) -> Iterator[Probl
                     f"group[{index}].depends[{position}]",
                     f'group "{needed}" does not stand beside group "{name}": '
                     f"{_where(needed, parents)}, {_where(name, parents)}",
-                    _remedy(groups_around(name, parents), groups_around(needed, parents)),
+                    dependency_to_add(groups_around(name, parents), groups_around(needed, parents)),
                 )
 
 
@@ -251,7 +251,7 @@ def _where(name: str, parents: Mapping[str, str]) -> str:
     return f'"{name}" is in group "{parents[name]}"' if name in parents else f'"{name}" is in none'
 
 
-def _remedy(path: Sequence[str], needed_path: Sequence[str]) -> str:
+def dependency_to_add(path: Sequence[str], needed_path: Sequence[str]) -> str:
     """Say which groups can depend on each other instead."""
     for group, needed in zip(path, needed_path, strict=False):
         if group != needed:

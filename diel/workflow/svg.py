@@ -10,7 +10,8 @@
 Every group is a ``<g class="group" data-group="NAME">`` and every module in it a
 ``<g class="module" data-group="NAME" data-module="NAME">`` behind it; both are buttons that take
 the keyboard's focus, so neither stands inside another. A class that is added to one (``running``,
-``finished``, ``failed``, ``waiting``, ``stopped``, ``selected``, ``problem``) changes its colours.
+``finished``, ``failed``, ``waiting``, ``stopped``, ``skipped``, ``selected``, ``problem``) changes
+its colours; a group that may be skipped has the class ``unsure``, and one that will be ``skipped``.
 The empty ``<text class="state">`` of a group has room for a few words. All names are escaped.
 """
 
@@ -56,6 +57,9 @@ STYLE: Final = """\
 .diel-graph .failed > .box { stroke: var(--failed); stroke-width: 3.4; stroke-dasharray: 7 3; }
 .diel-graph .waiting > .box { stroke: var(--waiting); stroke-width: 2.4; stroke-dasharray: 2 3; }
 .diel-graph .stopped > .box { stroke: var(--stopped); stroke-width: 2.4; stroke-dasharray: 9 4; }
+.diel-graph .unsure > .box { stroke-dasharray: 5 4; }
+.diel-graph .skipped > .box { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 1 4; }
+.diel-graph g.skipped > text { fill: var(--soft); }
 .diel-graph .problem > .box, .diel-graph .problem > .module-box { stroke: var(--failed);
   stroke-width: 2.4; stroke-dasharray: none; }
 .diel-graph .selected > .box, .diel-graph .selected > .module-box { stroke: var(--running);
@@ -156,8 +160,8 @@ def _place_of_needed(box: GroupBox | None, order: Mapping[str, int]) -> float:
 
 
 def _shape(box: GroupBox, edges: list[Edge]) -> _Shape:
-    texts = [_width(box.name) + _STATE, _width(box.again) if box.again else 0.0]
-    head = _TITLE + (_LINE if box.again else 0.0)
+    texts = [_width(box.name) + _STATE, _width(box.again), _width(box.when)]
+    head = _head(box)
     if not box.inside:
         texts += [_module_width(name, needs) for name, needs in box.modules]
         width = max(_SMALLEST, *texts) + 2 * _PADDING
@@ -169,6 +173,11 @@ def _shape(box: GroupBox, edges: list[Edge]) -> _Shape:
     width, height = _extent(rows)
     width = max(width, *texts) + 2 * _PADDING
     return _Shape(box, width, head + height + 2 * _PADDING, rows)
+
+
+def _head(box: GroupBox) -> float:
+    """Return the height of a group's name, and of how it is repeated and its condition below."""
+    return _TITLE + _LINE * (bool(box.again) + bool(box.when))
 
 
 def _put_edges_between(
@@ -225,11 +234,10 @@ def _place(rows: Sequence[Sequence[_Shape]], x: float, y: float, width: float) -
             shape.height = shape.height if shape.box else tallest
             at += shape.width + _GAP
             if shape.box is not None and shape.rows:
-                head = _TITLE + (_LINE if shape.box.again else 0.0)
                 _place(
                     shape.rows,
                     shape.x + _PADDING,
-                    y + head + _PADDING,
+                    y + _head(shape.box) + _PADDING,
                     shape.width - 2 * _PADDING,
                 )
         y += tallest + _BETWEEN_STEPS
@@ -251,6 +259,7 @@ def _drawn(shape: _Shape, classes: Classes) -> Iterator[str]:
     names = ", ".join(name for name, _ in box.modules)
     label = f"group {box.title}" + (f", modules {names}" if names else "")
     kind = "group outer" if box.inside else "group"
+    kind += {"may be skipped": " unsure", "will be skipped": " skipped"}.get(box.skip, "")
     kind = f"{kind} {classes.get((box.name, ''), '')}".strip()
     yield (
         f'<g class="{kind}" data-group="{_text(box.name)}" tabindex="0" role="button" '
@@ -264,9 +273,10 @@ def _drawn(shape: _Shape, classes: Classes) -> Iterator[str]:
     right = shape.x + shape.width - _PADDING
     yield f'<text class="state" x="{right:g}" y="{y:g}" text-anchor="end"></text>'
     top = shape.y + _TITLE
-    if box.again:
-        yield f'<text class="again" x="{x:g}" y="{top + 10:g}">↻ {_titled(box.again)}</text>'
-        top += _LINE
+    for sign, note in (("↻ ", box.again), ("", box.when)):
+        if note:
+            yield f'<text class="again" x="{x:g}" y="{top + 10:g}">{sign}{_titled(note)}</text>'
+            top += _LINE
     yield "</g>"
     for name, needs in box.modules:
         more = classes.get((box.name, name), "")

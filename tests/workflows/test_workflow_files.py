@@ -32,6 +32,7 @@ OWN_TEST = {
         "hello",
     ),
     "pipeline",  # test_trace_runs
+    "refine",  # test_when_runs
     *("mnist_allreduce", "mnist_server", "mnist_asgd", "mnist_local_sgd", "mnist_pipeline"),
     "mnist_mesh",
     "mnist_large_batch",

@@ -111,7 +111,9 @@ def plan_groups(workflow: Workflow, world_size: int, shown_as: str) -> list[Grou
 
 
 def _plan_group(workflow: Workflow, group: Group, available: int) -> GroupPlan | None:
-    modules = [workflow.module(name) for name in group.modules]
+    is_skipped = group.name in workflow.surely_skipped
+    modules = [] if is_skipped else [workflow.module(name) for name in group.modules]
+    when = workflow.when_of(group)
     try:
         filled = fill_group(modules, available)
     except ValueError:
@@ -133,6 +135,7 @@ def _plan_group(workflow: Workflow, group: Group, available: int) -> GroupPlan |
         groups=group.groups,
         iterations=group.most_iterations,
         until=group.until,
+        when=None if when is None or when.decided is True else when,
     )
 
 
@@ -162,10 +165,11 @@ def needs(workflow: Workflow, cores: int) -> RankNeeds:
     """Count the ranks that a workflow needs.
 
     For `moment` and `total` the "fill" modules of one group share so many cores; each has at least
-    one copy.
+    one copy. A group that will be skipped needs none.
     """
     service_ranks = _service_ranks(workflow)
-    leaves = [group for group in workflow.groups if group.modules]
+    skipped = workflow.surely_skipped
+    leaves = [group for group in workflow.groups if group.modules and group.name not in skipped]
     least = [_ranks(workflow, group, fill_copies=0) for group in leaves]
     usual = {group.name: _ranks(workflow, group, cores) for group in leaves}
     inside = {name for group in workflow.groups for name in group.groups}
@@ -183,7 +187,7 @@ def _moment(workflow: Workflow, beside: Sequence[Group], ranks: Mapping[str, int
     A group of groups weighs as much as the groups inside it can use at a time.
     """
     weights = {
-        group.name: ranks[group.name]
+        group.name: ranks.get(group.name, 0)
         if group.modules
         else _moment(workflow, [workflow.group(name) for name in group.groups], ranks)
         for group in beside

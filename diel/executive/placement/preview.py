@@ -2,7 +2,7 @@
 
 The scheduler itself decides, with events that every copy has finished. It is an assumption that all
 groups of a moment end together, since how long a module takes is not known. Each group is shown
-once, however often it is repeated.
+once, however often it is repeated, and so is a group that may be skipped; one that will be is not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from diel.executive.events import EndRun, StartGroup
+from diel.executive.events import EndRun, Instruction, ReadTuples, StartGroup, TuplesRead
 from diel.executive.messages import RankFinished
 from diel.executive.placement.assignment import GroupRanks, RankAssignment
 from diel.executive.placement.planning import (
@@ -93,7 +93,10 @@ def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list
 
     A ValueError if a group could never start; no valid workflow has such a group.
     """
-    once = [plan.replace(iterations=1, until=None) for plan in plans]
+    once = [
+        plan.replace(iterations=1, until=None, when=plan.when if _is_skipped(plan) else None)
+        for plan in plans
+    ]
     is_moment_over = True
 
     def choose(plan: GroupPlan, free: Sequence[int]) -> GroupRanks | None:
@@ -101,7 +104,7 @@ def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list
 
     pool = [rank for node in assignment.nodes for rank in node.ranks]
     scheduler = Scheduler(once, pool, choose=choose)
-    instructions = scheduler.start()
+    instructions = _judged(scheduler, scheduler.start())
     found: list[list[CopyPlan]] = []
     while EndRun() not in instructions:
         started = [order for order in instructions if isinstance(order, StartGroup)]
@@ -113,7 +116,20 @@ def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list
         instructions = []
         for end in ends:
             is_moment_over = end is ends[-1]
-            instructions += scheduler.handle(end)
+            instructions += _judged(scheduler, scheduler.handle(end))
+    return found
+
+
+def _is_skipped(plan: GroupPlan) -> bool:
+    return plan.when is not None and plan.when.decided is False
+
+
+def _judged(scheduler: Scheduler, instructions: Sequence[Instruction]) -> list[Instruction]:
+    """Return instructions, with those that follow for groups that will be skipped."""
+    found = list(instructions)
+    for order in found:  # which grows
+        if isinstance(order, ReadTuples):
+            found += scheduler.handle(TuplesRead(order.group, order.iteration, {}))
     return found
 
 

@@ -20,11 +20,13 @@ from diel.executive.events import (
     Event,
     Instruction,
     LookForTag,
+    ReadTuples,
     RestartCopies,
     StartGroup,
     StopRun,
     TagLooked,
     TimeLimitPassed,
+    TuplesRead,
 )
 from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan, recorded
@@ -37,11 +39,13 @@ from diel.run.records import (
     DeadlockFound,
     Finished,
     GroupFinished,
+    GroupSkipped,
     GroupStarted,
     ModuleFailed,
     RunStarted,
     decode,
 )
+from diel.workflow.when import When
 
 Place = tuple[str, tuple[int, ...]]
 """A group and the iteration of the group around it: one pass."""
@@ -59,7 +63,7 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, failing: bool = False) -> Case:
+def cases(draw: st.DrawFn, failing: bool = False, conditional: bool = False) -> Case:
     """Draw nested groups that depend on each other, iterations, policies and rank counts."""
     policy: st.SearchStrategy[Literal["stop", "continue"]] = st.sampled_from(["continue", "stop"])
     modules = [
@@ -85,7 +89,8 @@ def cases(draw: st.DrawFn, failing: bool = False) -> Case:
         order = draw(st.permutations(names))  # the file need not list groups in a possible order
         for place, name in enumerate(order):
             depends = draw(st.lists(st.sampled_from(order[:place]), unique=True)) if place else []
-            plans[name] = plans[name].replace(depends=tuple(depends))
+            when = _when(draw, depends) if conditional else None
+            plans[name] = plans[name].replace(depends=tuple(depends), when=when)
     groups = tuple(draw(st.permutations(list(plans.values()))))
     size = max(group.ranks for group in groups) + draw(st.integers(0, 8))
     first = draw(st.integers(0, 3))
@@ -107,6 +112,16 @@ def _leaf(draw: st.DrawFn, name: str, modules: Sequence[ModulePlan]) -> GroupPla
         st.lists(st.sampled_from(modules), min_size=1, max_size=3, unique_by=lambda m: m.module)
     )
     return GroupPlan(name, tuple(chosen), **_repeats(draw))
+
+
+def _when(draw: st.DrawFn, depends: Sequence[str]) -> When | None:
+    texts = ["", "false", "value('x') > 0.5", "not value(['x', 1])"]
+    if depends:
+        asked = draw(st.sampled_from(depends))
+        texts += [f"outcome('{asked}') == '{ended}'" for ended in ("finished", "skipped")]
+        texts.append(f"outcome('{asked}') != 'failed' or value('x') > 0.5")
+    text = draw(st.sampled_from(texts))
+    return When(text) if text else None
 
 
 def _repeats(draw: st.DrawFn) -> dict[str, Any]:
@@ -132,6 +147,10 @@ class Simulation:
     asking: set[tuple[int, int]] = field(default_factory=set)  # they wait for ctx.module_comm
     unasked: set[tuple[int, int]] = field(default_factory=set)  # they have yet to ask
     looking: list[LookForTag] = field(default_factory=list)
+    reading: list[ReadTuples] = field(default_factory=list)
+    outcomes: dict[str, str] = field(default_factory=dict)
+    outcomes_before: Mapping[str, str] = field(default_factory=dict)
+    with_failures: set[Place] = field(default_factory=set)
     began: dict[Place, int] = field(default_factory=dict)  # iterations
     ended: dict[Place, int] = field(default_factory=dict)
     complete: set[Place] = field(default_factory=set)
@@ -151,12 +170,15 @@ class Simulation:
         self.plans = {group.name: group for group in self.case.groups}
         self.parents = {child: group.name for group in self.case.groups for child in group.groups}
         self.random = random.Random(self.case.seed)
-        self.scheduler = Scheduler(self.case.groups, self.case.pool, self.finished_before)
+        self.scheduler = Scheduler(
+            self.case.groups, self.case.pool, self.finished_before, outcomes=self.outcomes_before
+        )
         started = RunStarted(
             workflow="w",
             ranks=self.case.pool[-1] + 1,
             servers=list(range(1, self.case.pool[0])),
             finished=self.finished_before,
+            outcomes=self.outcomes_before,
             **recorded(self.case.groups),
         )
         self.note(started)
@@ -189,6 +211,12 @@ class Simulation:
             look = self.looking.pop(0)
             is_there = self.random.random() < 0.4
             return TagLooked(look.group, look.iteration, is_there)
+        if self.reading:
+            read = self.reading.pop(0)
+            values = {tag: self.random.choice([None, 0, 0.7, 1]) for tag in read.tags}
+            if not all(isinstance(tag, str) for tag in values):
+                values = dict.fromkeys(values, self.random.choice([None, True, False]))
+            return TuplesRead(read.group, read.iteration, values)
         able = sorted(self.working - self.asking) + sorted(self.leaving)
         if not able:
             assert self.asking, "nothing runs, and it is not the end"
@@ -301,6 +329,11 @@ class Simulation:
         plan, around = self.plans[record.group], record.iteration[:-1]
         place = record.group, around
         self.ended[place] = self.ended.get(place, 0) + 1
+        self.outcomes[record.group] = record.outcome
+        inside = {(child, record.iteration) for child in plan.groups}
+        if inside & self.with_failures:
+            self.with_failures.add(place)
+        assert record.outcome == ("failed" if place in self.with_failures else "finished")
         assert self.ended[place] == self.began[place] == record.iteration[-1] + 1
         assert all(copy.group != record.group for copy in self.running.values())
         for child in plan.groups:
@@ -317,6 +350,24 @@ class Simulation:
     def on_LookForTag(self, instruction: LookForTag) -> None:
         assert instruction.tag == self.plans[instruction.group].until
         self.looking.append(instruction)
+
+    def on_ReadTuples(self, instruction: ReadTuples) -> None:
+        """A group is judged before it first runs in a pass, after those that it depends on."""
+        around = instruction.iteration[:-1]
+        assert self.began.get((instruction.group, around), 0) == instruction.iteration[-1] == 0
+        for needed in self.plans[instruction.group].depends:
+            assert (needed, around) in self.complete
+        self.reading.append(instruction)
+
+    def on_GroupSkipped(self, record: GroupSkipped) -> None:
+        place = record.group, record.iteration[:-1]
+        assert place not in self.complete
+        assert self.began.get(place, 0) == record.iteration[-1] == 0
+        for name, seen in record.values.items():
+            if name.startswith("outcome("):
+                assert seen == self.outcomes[name[len("outcome('") : -len("')")]]
+        self.complete.add(place)
+        self.outcomes[record.group] = "skipped"
 
     def on_ConnectModule(self, instruction: ConnectModule) -> None:
         asking = {(serial, rank) for serial, rank in self.asking if rank in instruction.ranks}
@@ -386,6 +437,7 @@ class Simulation:
         serial = self.serial_of(record)
         plan = self.running.pop(serial)
         assert not any(at == serial for at, _ in self.working | self.leaving)
+        self.with_failures.add((plan.group, plan.iteration[:-1]))
         self.let_go(plan.group)
 
     def on_StopRun(self, record: StopRun) -> None:

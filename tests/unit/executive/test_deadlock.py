@@ -201,8 +201,13 @@ def test_an_explanation_lists_what_it_names_and_leaves_pieces_out() -> None:
         "ended, and could have put it: c.0, d.0",
         "yet to start, and cannot: group g, h",
     ]
-    alone = watch.explain([4], [survey([])], ended=["b.0"], groups_to_come=[], now_s=1)
-    assert alone.splitlines()[1:] == ["the tuple space is empty"]
+    alone = watch.explain(
+        [4], [survey([])], ended=["b.0"], groups_to_come=[], skipped=["h, when ..."], now_s=1
+    )
+    assert alone.splitlines()[1:] == [
+        "the tuple space is empty",
+        "skipped, and so put nothing: group h, when ...",
+    ]
 
 
 def test_a_deadlock_is_believed_when_it_is_found_twice() -> None:

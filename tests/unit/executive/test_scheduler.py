@@ -341,7 +341,7 @@ def test_dependants_of_a_failure_that_is_passed_over_run() -> None:
     assert isinstance(noted, ModuleFailed)
     assert noted.policy == "continue"
     assert given_up == CopyGivenUp(**start.copies[1].place, error="an error")
-    assert finished == GroupFinished(group="g")
+    assert finished == GroupFinished(group="g", outcome="failed")
     assert isinstance(dependant, StartGroup)
     assert dependant.group == "h"
 
@@ -400,7 +400,7 @@ def test_a_time_limit_is_a_failure_of_nobody_in_particular() -> None:
     assert scheduler.handle(RankFailed(plan.serial, 2, "a consequence")) == []
     assert scheduler.handle(RankFinished(plan.serial, 3)) == [
         CopyGivenUp(**plan.place, error="late"),
-        GroupFinished(group="g"),
+        GroupFinished(group="g", outcome="failed"),
         EndRun(),
     ]
 

@@ -9,7 +9,7 @@ from unit.executive.simulation import Case, Simulation, cases
 
 from diel.executive.events import EndRun, StartGroup, StopAsked, StopRun
 from diel.exit_codes import STOPPED
-from diel.run.records import GroupFinished, StopOrdered
+from diel.run.records import GroupFinished, GroupSkipped, StopOrdered
 from diel.run.resumption import finished_in
 
 
@@ -39,6 +39,42 @@ def test_whatever_fails_the_run_ends_by_the_rules(case: Case) -> None:
     if simulation.stop is None:
         assert simulation.began == simulation.ended
         assert simulation.scheduler.free_ranks == tuple(sorted(case.pool))
+
+
+@settings(max_examples=case_count(300))
+@given(cases(failing=True, conditional=True))
+def test_groups_that_are_skipped_keep_the_rules(case: Case) -> None:
+    """Every group of a pass has finished or was skipped, in order, and the run ends."""
+    simulation = Simulation(case)
+    simulation.run()
+    if simulation.stop is None:
+        assert simulation.began == simulation.ended
+        assert {(name, ()) for name in simulation.plans.keys() - simulation.parents.keys()} <= (
+            simulation.complete
+        )
+    assert finished_in(simulation.records) == simulation.scheduler.finished
+
+
+@settings(max_examples=case_count(200))
+@given(cases(failing=True, conditional=True), st.integers(1, 30))
+def test_what_was_skipped_stays_so_where_a_run_goes_on(case: Case, events: int) -> None:
+    first = Simulation(case)
+    first.run(stop_after=events)
+    finished, outcomes = finished_in(first.records), first.scheduler.outcomes
+    again = Simulation(case, finished, outcomes_before=outcomes, outcomes=dict(first.outcomes))
+    again.with_failures |= {  # what had not finished is run again, and may not fail then
+        (one.group, one.iteration[:-1])
+        for one in first.records
+        if isinstance(one, GroupFinished) and one.outcome == "failed"
+    }
+    again.run()
+    before = {(one.group, one.iteration) for one in first.records if isinstance(one, GroupSkipped)}
+    now = {(one.group, one.iteration) for one in again.records if isinstance(one, GroupSkipped)}
+    assert before.isdisjoint(now | {*leaves_begun(again)})
+    if again.stop is None:
+        assert {name for name in again.plans if name not in again.parents} <= {
+            name for name, _ in again.complete
+        }
 
 
 @given(cases(failing=True))

@@ -93,6 +93,7 @@ until = ["done", 1]
 name = "rest"
 modules = ["filler"]
 depends = ["work"]
+when = "value(['norm', 1]) > dt and outcome('work') != 'skipped' or mode == '${mode}'"
 [[group]]
 name = "outer"
 groups = ["work", "rest"]
