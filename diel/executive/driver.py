@@ -117,6 +117,7 @@ class Driver:
             self._pool,
             resumption.finished,
             choose=assignment.choose,
+            resources=plan.resources,
             twins=tuple(twins),
         )
 

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from diel.frozen import Frozen
 from diel.loading.module_spec import ExecutableSpec, ModuleSpec
@@ -28,6 +28,9 @@ Iteration: TypeAlias = "tuple[int, ...]"
 first."""
 
 
+_NOTHING: Final[Mapping[str, int]] = {}
+
+
 class ModulePlan(Frozen):
     """A module as part of a group: its copies, and what follows a failure.
 
@@ -42,6 +45,8 @@ class ModulePlan(Frozen):
         How often a failed copy is started again.
     time_limit_s : float or None
         The time limit of each attempt of a copy.
+    resources : mapping of str to int
+        What each copy takes of the resources of the run.
     """
 
     module: str
@@ -50,6 +55,7 @@ class ModulePlan(Frozen):
     on_failure: Literal["stop", "continue"] = "stop"
     retries: int = 0
     time_limit_s: float | None = None
+    resources: Mapping[str, int] = _NOTHING
 
 
 class GroupPlan(Frozen):
@@ -81,6 +87,15 @@ class GroupPlan(Frozen):
         """Ranks that an iteration of its own modules takes from the pool."""
         return sum(module.copies * module.processes for module in self.modules)
 
+    @property
+    def resources(self) -> dict[str, int]:
+        """What an iteration of its own modules takes of the resources of the run."""
+        taken: dict[str, int] = {}
+        for module in self.modules:
+            for name, amount in module.resources.items():
+                taken[name] = taken.get(name, 0) + module.copies * amount
+        return taken
+
 
 def recorded(groups: Iterable[GroupPlan]) -> dict[str, Any]:
     """Return the fields of `RunStarted` that describe the groups; `planned` is the inverse."""
@@ -105,6 +120,12 @@ def recorded(groups: Iterable[GroupPlan]) -> dict[str, Any]:
         },
         "inside": {name: group.name for group in groups for name in group.groups},
         "depends": {group.name: list(group.depends) for group in groups if group.depends},
+        "taken": {
+            module.module: dict(module.resources)
+            for group in groups
+            for module in group.modules
+            if module.resources
+        },
     }
 
 
@@ -117,7 +138,12 @@ def planned(started: RunStarted) -> list[GroupPlan]:
         GroupPlan(
             name,
             tuple(
-                ModulePlan(module, copies, started.processes.get(module, 1))
+                ModulePlan(
+                    module,
+                    copies,
+                    started.processes.get(module, 1),
+                    resources=started.taken.get(module, _NOTHING),
+                )
                 for module, copies in started.copies.get(name, {}).items()
             ),
             tuple(started.depends.get(name, ())),
@@ -299,6 +325,8 @@ class RunPlan(Frozen):
         Of all modules, by name.
     needs : dict of str to Need
         By module.
+    resources : dict of str to int
+        How many there are of each resource that groups share.
     parameters : dict of str to value
         The values of the file's parameters.
     given : tuple of str
@@ -327,6 +355,7 @@ class RunPlan(Frozen):
     groups: tuple[GroupPlan, ...]
     specs: dict[str, ModuleSpec]
     needs: dict[str, Need]
+    resources: dict[str, int]
     parameters: dict[str, Any]
     given: tuple[str, ...] = ()
     boundaries: tuple[Boundary, ...] = ()

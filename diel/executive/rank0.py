@@ -233,6 +233,7 @@ def _run_started(
         threads={name: spec.threads for name, spec in plan.specs.items()},
         nodes=[NodeRecord(node.host, node.ranks, node.gpus) for node in nodes],
         parameters=plan.parameters,
+        resources=plan.resources,
         finished=beginning.finished,
     )
 

@@ -22,10 +22,13 @@ MAY_CHANGE: Final[Mapping[str, frozenset[str]]] = {
         [
             *("log_size", "returned_size", "returned_total", "private", "restarts"),
             *("checkpoint_every", "on_rank_loss", "heartbeat_timeout"),
+            "resources",
         ]
     ),
     "tuple_space": frozenset(["memory", "when_full", "spill"]),
-    "module": frozenset(["memory", "on_failure", "retries", "retry_memory", "time_limit"]),
+    "module": frozenset(
+        ["memory", "on_failure", "resources", "retries", "retry_memory", "time_limit"]
+    ),
     "parameters": frozenset(["text"]),
 }
 """Keys of each table that may change."""

@@ -223,6 +223,10 @@ class RunStarted(Record):
         The nodes of the ranks that run modules.
     parameters : mapping of str to value
         The values of the file's parameters.
+    resources : mapping of str to int
+        How many there are of each resource that groups share.
+    taken : mapping of str to mapping of str to int
+        What each copy takes of these, by module.
     """
 
     workflow: Text
@@ -258,6 +262,13 @@ class RunStarted(Record):
     threads: Annotated[Mapping[str, int], ANY] = field(default_factory=dict)
     nodes: Annotated[Sequence[Node], list_of_tables(Node, "a list of nodes with their ranks")] = ()
     parameters: Row = field(default_factory=dict, is_sparse=True)
+    resources: Annotated[Mapping[str, int], table_of(COUNT, "a table of whole numbers")] = field(
+        default_factory=dict, is_sparse=True
+    )
+    taken: Annotated[
+        Mapping[str, Mapping[str, int]],
+        table_of(table_of(COUNT, "a table of whole numbers"), "a table of tables of numbers"),
+    ] = field(default_factory=dict, is_sparse=True)
 
 
 class RunResumed(Record):

@@ -44,6 +44,7 @@ from diel.workflow.parameters import Parameter, read_parameters
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references, tables_in
+from diel.workflow.resources import check_resources
 from diel.workflow.source import Place, SourceProblem, parse_document, read_source
 
 TABLES = ("workflow", "parameters", "tuple_space", "module", "group", "boundary")
@@ -276,6 +277,7 @@ def _read_tables(draft: Draft) -> None:
             _check_nothing_to_run(draft, Group, "group", index, entry)
     unsure = _misspelt_tables(document)
     problems.extend(check_references(document, unsure))
+    problems.extend(check_resources(document))
     modules = {module.name: module for _, module in draft.modules}
     problems.extend(check_boundaries(draft.boundaries, document, modules, unsure))
 

@@ -327,6 +327,16 @@ class WorkflowTable(StrictTable):
         examples=["2 min"],
     )
 
+    resources: dict[Name, Count] = Field(
+        default={},
+        description=(
+            "What modules of the whole run share beside ranks, on all its nodes together, and how "
+            "many there are of each: licences, tokens of a server. A group starts when as many "
+            "are free as its copies take, see resources of modules."
+        ),
+        examples=[{"licence": 2}],
+    )
+
     @property
     def checkpoint_every_s(self) -> float | None:
         """Interval of checkpoints while groups run, in seconds; None to save none by time."""

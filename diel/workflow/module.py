@@ -196,6 +196,14 @@ class Module(StrictTable):
         ),
         examples=["spread"],
     )
+    resources: dict[Name, Count] = Field(
+        default={},
+        description=(
+            "What each copy takes of the resources in [workflow] while its group runs: the group "
+            "waits until there is enough for all its copies."
+        ),
+        examples=[{"licence": 1}],
+    )
     options: dict[str, Any] = Field(
         default={},
         description="What the function finds in its context as options; function modules only.",
