@@ -319,6 +319,8 @@ class RunPlan(Frozen):
         How often the launcher may start the run again.
     checkpoint_every_s : float or None
         How often to save a checkpoint while groups run; None for only at the ends of iterations.
+    signal_before_s : float or None
+        How long before the end of the run copies are told of it; None for never.
     groups : tuple of GroupPlan
         Orders to ranks refer to a group by its index here.
     specs : dict of str to ModuleSpec
@@ -334,6 +336,8 @@ class RunPlan(Frozen):
     boundaries : tuple of Boundary
     tail_ranks : tuple of int
         The twin of each server, in the same order; empty without twins.
+    time_left_s : float or None
+        How long the job around the run lasts from its start; None where that is not known.
     """
 
     file: str
@@ -352,6 +356,7 @@ class RunPlan(Frozen):
     returned_total_bytes: int
     restarts: int
     checkpoint_every_s: float | None
+    signal_before_s: float | None
     groups: tuple[GroupPlan, ...]
     specs: dict[str, ModuleSpec]
     needs: dict[str, Need]
@@ -360,6 +365,7 @@ class RunPlan(Frozen):
     given: tuple[str, ...] = ()
     boundaries: tuple[Boundary, ...] = ()
     tail_ranks: tuple[int, ...] = ()
+    time_left_s: float | None = None
 
     @property
     def pool(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -51,6 +52,7 @@ from diel.executive.tuple_server import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.wait_reporter import WaitReporter
 from diel.loading import files
 from diel.loading.context import Context, Place, running
+from diel.loading.deadline import Deadline
 from diel.loading.environment import ThreadLimiter, set_thread_environment
 from diel.loading.forks import ending_forks, handling_forks, refuse
 from diel.loading.functions import find_function, import_code, parse_options
@@ -184,6 +186,9 @@ class _Worker:
         self._mailbox = mailbox
         plan = self._run_plan = welcome.plan
         self._specs = plan.specs
+        self._modules = plan.modules
+        left_s = plan.time_left_s
+        self._run_ends_s = math.inf if left_s is None else time.monotonic() + left_s
         self._folder = plan.folder
         specs = self._specs.values()
         files.use_folder(
@@ -227,7 +232,7 @@ class _Worker:
         self._states = {state_stem(name): name for name in welcome.states}
         self._executables: ExecutableCopies | None = None
         self._context: Context | None = None  # of the present or the last copy
-        self._serial = 0
+        self._serial, self._began_s = 0, 0.0
         self._has_to_leave = False
 
     def _raise_if_ordered(self) -> None:
@@ -335,6 +340,7 @@ class _Worker:
 
     def _perform(self, order: RunCopy) -> _Ended:
         self._serial, self._has_to_leave = order.plan.serial, False
+        self._began_s = time.monotonic()
         self._wait_reporter.begin(self._serial)
         with self._spans.copy(order.plan) as span_fields:
             report: _Ended
@@ -451,6 +457,7 @@ class _Worker:
                 state=self._state_of(place, copy_rank),
                 session=self._session,
                 allow_loss=lambda: self._allow_loss(plan.serial),
+                deadline=self._deadline_of(plan, spec),
             )
             puts_before = tuple(self._tuples.puts)
             value = own.run(_call, function, context)
@@ -467,6 +474,15 @@ class _Worker:
         if comm is None and context.comm_was_made:
             leftovers += self._retire(context.comm)
         return returned, leftovers
+
+    def _deadline_of(self, plan: CopyPlan, spec: ModuleSpec) -> Deadline:
+        return Deadline.of(
+            self._began_s,
+            self._modules[plan.group, plan.module].time_limit_s,
+            spec.signal_before_s,
+            self._run_ends_s,
+            self._run_plan.signal_before_s,
+        )
 
     def _state_of(self, place: Place, copy_rank: int) -> SavedState:
         stem = state_of(place.module, place.copy_index, copy_rank, place.group, place.iteration)
@@ -558,7 +574,9 @@ class _Worker:
 
         try:
             spec = self._specs[plan.module]
-            self._executables.run(order, spec, check_program, self._recorder_for(order))
+            deadline = self._deadline_of(plan, spec)
+            recorder = self._recorder_for(order)
+            self._executables.run(order, spec, deadline, check_program, recorder)
         finally:
             with contextlib.suppress(CopyStopped, RunStopped):
                 check_program()

@@ -55,6 +55,7 @@ def test_every_file_of_the_page_is_tested() -> None:
         "squares.toml",
         "cells.toml",
         "cases.toml",
+        "long.toml",
         "licences.toml",
     }
 

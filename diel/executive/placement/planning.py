@@ -76,6 +76,7 @@ def plan_run(workflow: Workflow, draft: Draft, world_size: int) -> RunPlan:
         returned_total_bytes=settings.returned_total_bytes,
         restarts=settings.restarts,
         checkpoint_every_s=settings.checkpoint_every_s,
+        signal_before_s=settings.signal_before_s,
         groups=tuple(plan_groups(workflow, world_size, draft.shown_as)),
         specs={
             module.name: ModuleSpec.of(module, draft.locations.get(module.name))
