@@ -200,6 +200,8 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     plan = planning.plan_run(workflow, draft, ranks)
     time_left_of_run(os.environ, time.time())  # which rank 0 would refuse, if it is no time
     if launch.is_one_machine(os.environ):  # else only the ranks themselves can tell
+        if plan.pins:
+            launch.check_pins(plan)
         if any(need.gpus for need in plan.needs.values()):
             node = launch.node_of_all(plan.pool, os.environ)
             planning.assign_ranks(

@@ -380,6 +380,11 @@ class RunPlan(Frozen):
         }
 
     @property
+    def pins(self) -> bool:
+        """Whether ranks of some module are bound to cores."""
+        return any(spec.pin != "none" for spec in self.specs.values())
+
+    @property
     def max_threads(self) -> int:
         """The largest number of threads that a rank of any module uses."""
         return max((spec.threads for spec in self.specs.values()), default=1)

@@ -143,6 +143,11 @@ def run_rank0(
         recorder.close()
         dismiss_all(parent)
         raise RunDirectoryError(refusal) from error
+    except LaunchError as error:
+        recorder.record(RunRefused(error=str(error), exit_code=BAD_INPUT))
+        recorder.close()
+        dismiss_all(parent)
+        raise
     observer.conclude()
     if not is_launched:
         _write_outputs(directory)

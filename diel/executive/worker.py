@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
+from diel.comm.cores import bound_to, read_topology
 from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
@@ -23,6 +24,7 @@ from diel.coupling.messages import MessageCounts
 from diel.errors import CopyStopped, RunStopped, TupleError
 from diel.executive.leftovers import ChildProcesses
 from diel.executive.messages import (
+    CoresFound,
     ForgetRanks,
     Goodbye,
     Leave,
@@ -117,6 +119,10 @@ def run_worker(parent: Parent) -> int:
                 launcher_forgotten(),
                 noting_crashes(directory.crash_note(parent.rank)) as note_crashes,
             ):
+                if order.plan.pins and parent.rank == min(
+                    set(order.plan.pool).intersection(parent.pids_here)
+                ):
+                    mailbox.send(CoresFound(read_topology()), parent.EXECUTIVE_RANK)
                 worker = _Worker(parent, mailbox, order, spans, note_crashes)
                 try:
                     with handling_forks(worker.flush_output, worker.begin_fork):
@@ -315,15 +321,18 @@ class _Worker:
         modules = list(place_modules(group, order.ranks, order.first_serial))
         mine = next(module for module in modules if self._parent.rank in module.ranks)
         index = mine.ranks.index(self._parent.rank) // mine.plan.processes
-        gpus = None
-        if order.gpus is not None:
+        gpus = cpus = None
+        if order.gpus is not None or order.cpus is not None:
             before = modules[: modules.index(mine)]
-            gpus = order.gpus[sum(module.plan.copies for module in before) + index]
+            number = sum(module.plan.copies for module in before) + index
+            gpus = None if order.gpus is None else order.gpus[number]
+            cpus = None if order.cpus is None else order.cpus[number]
         return RunCopy(
             mine.copy(index, group.name, order.iteration),
             {module.module: module.copies for module in group.modules},
             starting_peers(group.name, modules, self._specs),
             gpus,
+            cpus,
         )
 
     def _between_copies(self) -> None:
@@ -460,7 +469,8 @@ class _Worker:
                 deadline=self._deadline_of(plan, spec),
             )
             puts_before = tuple(self._tuples.puts)
-            value = own.run(_call, function, context)
+            with bound_to(order.cpus_of(self._parent.rank)):
+                value = own.run(_call, function, context)
             returned = self._recordable(plan, value) if copy_rank == 0 else None
             del value  # it may be large
             if puts_before != tuple(self._tuples.puts):

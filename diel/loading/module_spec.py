@@ -39,6 +39,7 @@ class ModuleSpec(Frozen):
     options: dict[str, Any]
     gpus: float = 0  # of each rank; a whole number or 1/n
     signal_before_s: float | None = None  # before the end of its time limit
+    pin: str = "none"  # or "cores", "numa": what each rank is bound to
 
     @classmethod
     def of(cls, module: Module, location: FunctionLocation | None) -> ModuleSpec:
@@ -51,6 +52,7 @@ class ModuleSpec(Frozen):
             options=dict(module.options),
             gpus=module.gpus,
             signal_before_s=module.signal_before_s,
+            pin=module.pin,
         )
 
     def files(self, folder: Path) -> Iterator[Path]:

@@ -57,10 +57,11 @@ def program_of(
     facts: Mapping[str, object],
     attempt: int = 1,
     warns_s: float = math.inf,
+    cpus: Sequence[int] | None = None,
 ) -> Program:
     """Return the program of one copy of a module, for an attempt, counted from 1.
 
-    It gets its signal at `warns_s` of the monotonic clock.
+    It gets its signal at `warns_s` of the monotonic clock, and is bound to `cpus`, if any.
 
     `places` has a value for each placeholder, `facts` has the environment variables of the run
     itself, over which those in the spec take precedence.
@@ -85,6 +86,7 @@ def program_of(
         memory_bytes=None
         if spec.memory_bytes is None
         else int(spec.memory_bytes * spec.more_memory ** (attempt - 1)),
+        cpus=cpus,
         signal=None if warns_s == math.inf else (signal.Signals[f"SIG{spec.signal}"], warns_s),
     )
 
@@ -345,6 +347,7 @@ class ExecutableCopies:
         facts |= thread_environment(spec.threads) | deadline.facts()
         if order.gpus is not None:
             facts[VISIBLE_GPUS] = ",".join(order.gpus)
+        cpus = order.cpus_of(plan.ranks[0])
         left_behind = 0
         recorded_s = time.monotonic()
         for share in [[0]] if tasks is None else self._shares(plan, tasks):
@@ -352,7 +355,7 @@ class ExecutableCopies:
             for task in share:
                 places["task"] = facts["DIEL_TASK"] = task
                 programs.append(
-                    program_of(spec.executable, places, facts, plan.attempt, deadline.warns_s)
+                    program_of(spec.executable, places, facts, plan.attempt, deadline.warns_s, cpus)
                 )
             outcomes = self._runner.run(
                 programs,

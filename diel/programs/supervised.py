@@ -108,6 +108,7 @@ class Program:
     stdin: Path | None = None
     memory_bytes: int | None = None  # what it and its descendants may have
     signal: tuple[int, float] | None = None  # to be sent, and when by the monotonic clock
+    cpus: Sequence[int] | None = None  # that it is bound to; None for those of its supervisor
 
     def __str__(self) -> str:
         return " ".join(self.words)
@@ -159,6 +160,7 @@ class Supervisor:
                 ],
                 "grace_s": grace_s,
                 "memory": program.memory_bytes,
+                "cpus": None if program.cpus is None else list(program.cpus),
                 "signal": None
                 if program.signal is None
                 else (int(program.signal[0]), program.signal[1]),

@@ -28,8 +28,9 @@ request
     ``command``, a list of words; ``directory``; ``added``, variables beside those of the
     supervisor; ``files``, a path each for standard input (or None), output and error, the last two
     appended to; ``grace_s``, for the program to end by itself; ``memory``, the bytes that it and
-    its descendants may have, or None; ``signal``, one that its process group gets while it runs,
-    and when by the monotonic clock, or None.
+    its descendants may have, or None; ``cpus``, a list of those that it is bound to, or None;
+    ``signal``, one that its process group gets while it runs, and when by the monotonic clock, or
+    None.
 answer
     ``exited`` a status, or ``killed`` by a signal, or ``failed``, an error's number, with ``path``
     where a file or a folder is meant and not the program; ``ended``, how many processes that it
@@ -98,6 +99,7 @@ class _Supervisor:
         self._has_ended = False
         self._ended: dict[str, Any] = {}
         self._environment = dict(os.environb)
+        self._cpus = os.sched_getaffinity(0)
         self._is_alone = True
         self._is_asked_to_end = False
         # A signal does nothing but end a wait: it is a byte in this pipe.
@@ -184,8 +186,12 @@ class _Supervisor:
                     opened.append(os.open(path, flags, 0o666))
                     actions.append((os.POSIX_SPAWN_DUP2, opened[-1], number))
             self._ended["errors_from"] = os.fstat(opened[-1]).st_size
+            if request["cpus"] is not None:  # a program inherits them
+                os.sched_setaffinity(0, request["cpus"])
             self._program = _spawn(request["command"], environment, actions)
         finally:
+            if request["cpus"] is not None:
+                os.sched_setaffinity(0, self._cpus)
             os.chdir("/")  # so that no folder is in use after its program
             for fd in opened:
                 os.close(fd)

@@ -29,7 +29,7 @@ MAY_CHANGE: Final[Mapping[str, frozenset[str]]] = {
     "module": frozenset(
         [
             *("memory", "on_failure", "retries", "retry_memory"),
-            *("resources", "signal", "signal_before", "time_limit"),
+            *("pin", "resources", "signal", "signal_before", "time_limit"),
         ]
     ),
     "parameters": frozenset(["text"]),

@@ -205,6 +205,16 @@ class Module(StrictTable):
         ),
         examples=[{"licence": 1}],
     )
+    pin: Literal["none", "cores", "numa"] = Field(
+        default="none",
+        description=(
+            'What each rank is bound to while it runs a copy: "cores", so many cores of its own as '
+            'threads says; "numa", cores of one NUMA node where they fit; "none", the cores that '
+            "it has been started with. A program has the cores of all ranks of its copy on its "
+            "host. A second hardware thread of a core counts as a core once all cores are taken."
+        ),
+        examples=["cores"],
+    )
     options: dict[str, Any] = Field(
         default={},
         description="What the function finds in its context as options; function modules only.",

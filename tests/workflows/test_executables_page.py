@@ -80,6 +80,20 @@ def test_copies_share_the_tasks(folder: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "file", "words"),
+    [
+        ("long.toml", "solver.0.0.log", "step 20; the end is in 3"),
+        ("licences.toml", "solve.0.0.log", "a solution, with both licences"),
+    ],
+)
+@pytest.mark.usefixtures("once")
+def test_limits_and_resources(name: str, file: str, words: str, folder: Path) -> None:
+    run(folder, name)
+    assert log(folder, file).startswith(words)
+
+
+@pytest.mark.thorough
 def test_a_program_with_a_launcher_of_its_own(folder: Path) -> None:
     if mpi_implementation() == "Open MPI":
         file = folder / "parallel.toml"

@@ -180,13 +180,15 @@ def _lines(
         yield "", label, "", spans(servers), "", ""
     for row in preview.rows(node_ranks):
         busy.update(row.ranks)
+        module = workflow.module(row.module)
         yield (
             str(row.moment),
             f"{row.group}: {row.module}",
             spans(row.copies),
             spans(row.ranks),
             spans(map(int, row.gpus)),
-            f"{len(row.ranks)} x {workflow.module(row.module).threads}",
+            f"{len(row.ranks)} x {module.threads}"
+            + (f", pinned: {module.pin}" if module.pin != "none" else ""),
         )
     pool = pool_ranks(workflow, node_ranks.stop)
     idle = [rank for rank in node_ranks if rank in pool and rank not in busy]

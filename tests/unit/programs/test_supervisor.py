@@ -55,7 +55,7 @@ def start(supervisor: Supervisor, tmp_path: Path) -> Start:
     """Return what starts a command under a supervisor; none is left after the test."""
 
     def begin(*command: str, grace_s: float = 0.3, **keys: Any) -> SupervisedProgram:
-        given = {key: keys.pop(key, None) for key in ("stdin", "memory_bytes", "signal")}
+        given = {key: keys.pop(key, None) for key in ("stdin", "memory_bytes", "signal", "cpus")}
         program = Program(command, tmp_path, added={}, **given)
         files = {"stdout": tmp_path / "out", "stderr": tmp_path / "err", **keys}
         return supervisor.start([program], grace_s=grace_s, **files)
@@ -157,7 +157,7 @@ def test_what_the_kernel_kills_for_memory_is_said() -> None:
     assert str(ending) == "was killed by SIGKILL, as this machine ran out of memory"
 
 
-# -- the end of its time --------------------------------------------------------------------------
+# -- the end of its time, and its cores -----------------------------------------------------------
 
 WAITS = """trap 'echo saved; exit 75' {}; echo ready; while :; do sleep 0.05; done"""
 
@@ -189,6 +189,17 @@ def test_what_a_program_has_started_is_told_too(start: Start, tmp_path: Path) ->
 @pytest.mark.parametrize("seconds", [-1, 60])
 def test_a_program_outside_of_that_time_is_told_nothing(start: Start, seconds: float) -> None:
     assert ending_of(start("sleep", "0.1", signal=in_s(seconds))) == Ending(status=0)
+
+
+def test_a_program_is_bound_and_the_next_one_is_not(supervisor: Supervisor, tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    shows = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
+    programs = [Program(shows, tmp_path, {}, cpus=cpus) for cpus in ([max(before)], None, [10**6])]
+    files = {"stdout": tmp_path / "out", "stderr": tmp_path / "err"}
+    running = supervisor.start(programs, grace_s=0.3, **files)
+    assert str(ending_of(running)) == "cannot be started: Invalid argument"
+    assert [ending.status for ending in running.endings] == [0, 0, None]
+    assert (tmp_path / "out").read_text() == f"[{max(before)}]\n{sorted(before)}\n"
 
 
 # -- what it leaves behind ------------------------------------------------------------------------

@@ -70,6 +70,7 @@ on_failure = "continue"
 retries = 2
 time_limit = "10 min"
 signal_before = "1 min"
+pin = "numa"
 resources = { licence = 1 }
 [[module]]
 name = "filler"
