@@ -8,11 +8,13 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 
+from diel.comm.cores import Topology, read_topology
 from diel.comm.mpi import chosen_transports
 from diel.errors import LaunchError, PluginError
+from diel.executive.placement.preview import spans
 from diel.executive.rank_launcher import find_mpiexec
 from diel.loading.reporter import reporters
 from diel.processes import run_tool
@@ -65,6 +67,7 @@ def doctor(options: argparse.Namespace) -> int:
     except LaunchError as error:
         print(f"{'mpiexec':14s}missing; {error}")
         needed = False
+    print(f"{'cores':14s}{_cores(read_topology(), os.sched_getaffinity(0))}")
     extras = extra_of_packages()
     for package in dict.fromkeys([*PARTS, *extras]):
         install = f"'diel[{extras[package]}]'" if package in extras else package
@@ -123,6 +126,18 @@ def _about_mpi() -> tuple[str, str]:
         return lines[0], says[lines[1]]
     complaint = (answer.stderr.splitlines() or ["it says nothing"])[-1]
     return f"not known: it does not start outside of mpiexec: {complaint}", "not known"
+
+
+def _cores(topology: Topology, usable: Collection[int]) -> str:
+    """Describe the cores of this host, and which of them this process may use."""
+    if set(topology.cpus) <= set(usable):
+        return f"{topology}; this process may use all"
+    threads = "several threads take turns there; " if len(usable) == 1 else ""
+    return (
+        f"{topology}; this process may use {len(usable)} of {len(topology.cpus)} CPUs "
+        f"({spans(usable)}): {threads}its job, container, shell or launcher has bound it, as "
+        "mpirun does without --bind-to none"
+    )
 
 
 def _transports() -> str:

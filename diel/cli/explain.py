@@ -77,7 +77,13 @@ def _explain_file(file: str, ranks: int | None, given: Sequence[str]) -> int:
     groups, assignment = assign_ranks(plan.groups, plan.needs, nodes, file)
     view = RunView()
     view.apply(
-        RunStarted(workflow=plan.name, ranks=ranks, servers=plan.server_ranks, **recorded(groups))
+        RunStarted(
+            workflow=plan.name,
+            ranks=ranks,
+            servers=plan.server_ranks,
+            resources=plan.resources,
+            **recorded(groups),
+        )
     )
     skips = {group.name: (group.when.in_words(), group.when) for group in groups if group.when}
     for name, (skip, when) in skips.items():
@@ -92,9 +98,10 @@ def _explain_file(file: str, ranks: int | None, given: Sequence[str]) -> int:
                 )
             )
     found = explain_run(view, StatusView(), 0.0)
+    steps = moments(groups, assignment, plan.resources)
     first = {
         copy.group: number
-        for number, copies in reversed(list(enumerate(moments(groups, assignment), start=1)))
+        for number, copies in reversed(list(enumerate(steps, start=1)))
         for copy in copies
     }
     print(

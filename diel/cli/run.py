@@ -9,6 +9,7 @@ import os
 import platform
 import shlex
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -183,6 +184,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.executive import launch
     from diel.executive.placement import planning
     from diel.executive.rank_launcher import find_rank_launcher
+    from diel.loading.deadline import time_left_of_run
     from diel.loading.functions import check_options, missing_here
     from diel.workflow.load import read_draft
 
@@ -196,7 +198,10 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     cores = launch.available_cores()
     ranks = options.ranks or planning.needs(workflow, cores).moment
     plan = planning.plan_run(workflow, draft, ranks)
+    time_left_of_run(os.environ, time.time())  # which rank 0 would refuse, if it is no time
     if launch.is_one_machine(os.environ):  # else only the ranks themselves can tell
+        if plan.pins:
+            launch.check_pins(plan)
         if any(need.gpus for need in plan.needs.values()):
             node = launch.node_of_all(plan.pool, os.environ)
             planning.assign_ranks(

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 from diel.errors import LaunchError
 from diel.exit_codes import NOT_FINISHED
 from diel.frozen import Frozen
+from diel.loading.deadline import END_TIME
 
 if TYPE_CHECKING:
     from diel.workflow.model import Workflow
@@ -467,8 +468,10 @@ def batch_script(
             )
         )
         start += ' --run-dir "$run_dir"'
-    parts.append(_RUN.format(start=start, note="is_late=yes; " if requeue else ""))
     seconds, ends = warning_s(job), ""
+    if job.time_limit_s is not None:
+        parts.append(_END.format(variable=END_TIME, left_s=job.time_limit_s - seconds))
+    parts.append(_RUN.format(start=start, note="is_late=yes; " if requeue else ""))
     if not syntax.warns and job.time_limit_s is not None:
         parts.append(
             _TIMER.format(name=syntax.name, seconds=seconds, left_s=job.time_limit_s - seconds)
@@ -489,6 +492,11 @@ submission=${{DIEL_SUBMISSION:-0}}
 script={script}
 [ -r "$script" ] || echo "$script is gone: no job will follow this one" >&2
 is_late=
+"""
+
+_END: Final = """\
+# When the run is asked to end, so that modules know how much time is left.
+export {variable}=$(($(date +%s) + {left_s}))
 """
 
 _RUN: Final = """\

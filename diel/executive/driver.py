@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
 from diel.comm.waiting import wait_for
-from diel.errors import CheckpointError, PayloadError, TupleError, TupleTimeout
+from diel.errors import CheckpointError, LaunchError, PayloadError, TupleError, TupleTimeout
 from diel.executive import messages
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.deadlock import WaitWatch
@@ -54,6 +54,7 @@ from diel.run.records import (
 )
 
 if TYPE_CHECKING:
+    from diel.comm.cores import Topology
     from diel.comm.parent import Parent
     from diel.executive.binding import Binding
     from diel.executive.messages import Report
@@ -119,6 +120,7 @@ class Driver:
             self._pool,
             resumption.finished,
             choose=assignment.choose,
+            resources=plan.resources,
             twins=tuple(twins),
             outcomes=resumption.outcomes,
         )
@@ -137,6 +139,7 @@ class Driver:
         self._next_housekeeping_s = 0.0
         self._next_look_for_loss_s = 0.0
         self._pending_events: deque[Event] = deque()  # still to be handled by the scheduler
+        self._topologies: dict[str, Topology] = {}  # by host, where modules are pinned
         self._waits = WaitWatch()
         self._status = StatusWriter(recorder.directory, self._waits)
         self._time_table = TimeTable(
@@ -150,6 +153,7 @@ class Driver:
             waits=self._waits,
             time_table=self._time_table,
             note_copy=None if binding is None else self._warn_of_cores,
+            warn=self._warn_of_copy,
         )
         self._checkpoints = Checkpoints(
             recorder,
@@ -204,7 +208,10 @@ class Driver:
             self._restore_tuples()
             for gpus, ranks in self._pool_by_gpus().items():
                 self._mailbox.send_to_all(welcome.replace(gpus=gpus), ranks)
-            self._perform(self._scheduler.start())
+            if self._plan.pins:
+                self._await_cores()
+            if self._exit_code is None:
+                self._perform(self._scheduler.start())
         except (ServerLost, TupleError) as error:
             self._perform(self._scheduler.handle(self._lost.event_of_loss(error)))
         while self._exit_code is None:
@@ -222,10 +229,38 @@ class Driver:
     def _warn_of_cores(self, plan: CopyPlan, spec: ModuleSpec) -> None:
         assert self._binding is not None
         if text := self._binding.too_few_for(plan, spec):
-            record = MessageLogged(
-                module=plan.module, copy=plan.copy_index, level="WARNING", text=text
-            )
-            self._recorder.record(record)
+            self._warn_of_copy(plan, text)
+
+    def _warn_of_copy(self, plan: CopyPlan, text: str) -> None:
+        self._recorder.record(
+            MessageLogged(module=plan.module, copy=plan.copy_index, level="WARNING", text=text)
+        )
+
+    def _await_cores(self) -> None:
+        """Wait until each host has reported its cores; then these can be given to ranks.
+
+        A LaunchError if modules with ``pin`` need more cores than there are.
+        """
+        from diel.executive.placement.pinning import Pins  # few workflows pin ranks
+
+        hosts = [host for host, _ in self._parent.hosts_and_gpus]
+        first = {hosts[rank]: rank for rank in sorted(self._pool, reverse=True)}
+        while self._exit_code is None and not first.keys() <= self._topologies.keys():
+            self._do_housekeeping()
+            if (died := self._lost.look_for_deaths()) is not None:
+                self._pending_events.append(died)
+                if not self._lost.dead.isdisjoint(first.values()):
+                    raise LaunchError("a rank died before it had said which cores its host has")
+            while self._pending_events:
+                self._perform(self._scheduler.handle(self._pending_events.popleft()))
+            arrival = self._mailbox.wait(timeout_s=_HOUSEKEEPING_EVERY_S)
+            if arrival is not None and (event := self._hear(*arrival)) is not None:
+                self._pending_events.append(event)
+        if self._exit_code is not None:
+            return
+        pins = Pins(hosts, self._topologies, self._parent.bound_cores, self._plan.specs)
+        pins.check(self._plan.groups, self._pool)
+        self._orders.pins = pins
 
     def _restore_tuples(self) -> None:
         if self._resumption.checkpoint is None:
@@ -273,6 +308,9 @@ class Driver:
     def _hear(self, rank: int, report: Report) -> Event | None:
         if rank in self._lost.dead and not isinstance(report, messages.Recorded):
             return None  # its copy has been given up
+        if isinstance(report, messages.CoresFound):
+            self._topologies[self._parent.hosts_and_gpus[rank][0]] = report.topology
+            return None
         event = self._listener.hear(rank, report)
         if not isinstance(event, messages.RankFailed):
             return event
@@ -357,6 +395,8 @@ class Driver:
     def _forget_ranks(self, dead: set[int]) -> None:
         """End all waits for ranks that have died: at rank 0, the servers and the pool."""
         self._listener.present -= dead
+        if self._orders.pins is not None:
+            self._orders.pins.release(dead)
         for rank in dead:
             self._waits.forget(rank)
         order = messages.ForgetRanks(tuple(sorted(dead)))
@@ -409,12 +449,13 @@ class Driver:
         # Orders first, so that ranks work while the records are written. After a crash in between,
         # a resumed run merely repeats work. A checkpoint, though, has to precede the orders.
         kinds = {type(instruction) for instruction in instructions}
+        free = self._scheduler.free_ranks if self._plan.pins else ()
         if GroupFinished in kinds and EndRun not in kinds and self._checkpoints.is_due():
             self._write_down(instructions)
             self._save_checkpoint()
-            self._orders.give(instructions)
+            self._orders.give(instructions, free)
         else:
-            self._orders.give(instructions)
+            self._orders.give(instructions, free)
             self._write_down(instructions)
 
     def _write_down(self, instructions: Sequence[Instruction]) -> None:

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from diel.executive.groups import GroupTree
 from diel.executive.plans import GroupPlan, planned
+from diel.executive.resources import SharedResources
 from diel.executive.scheduler import Obstacle, find_ranks
 from diel.frozen import Frozen
 from diel.run.history import ENDS
@@ -138,6 +139,10 @@ class RankQueue:
             if group.ranks
             for module in self._plans[group.name].modules
         }
+        self._resources = SharedResources(
+            view.started.resources,
+            [self._plans[group.name] for group in view.groups.values() if group.ranks],
+        )
         ready = [name for name in self._tree.ready if not view.groups[name].ranks]
         self.ready = sorted(ready, key=self._ready_since)  # stable: equal times in tree order
         self._taken: dict[str, tuple[int, ...]] = {}
@@ -148,12 +153,13 @@ class RankQueue:
         free, busy = self.free, set(self._busy)
         for name in self.ready:
             plan = self._plans[name]
-            found = find_ranks(plan, free, busy)
+            found = find_ranks(plan, free, busy, self._resources)
             if isinstance(found, Obstacle):
                 return name, found
             self._taken[name] = found
             free = [rank for rank in free if rank not in found]
             busy.update(module.module for module in plan.modules)
+            self._resources.take(plan)
         return None
 
     def _ready_since(self, name: str) -> tuple[float, bool]:
@@ -249,6 +255,14 @@ class RankQueue:
                 for module in obstacle.busy_modules
             )
             return f"is ready, and waits for {busy}: a module runs in one group at a time"
+        if obstacle.lacking:
+            wants = ", ".join(
+                f"{amount} {resource}"
+                for resource, amount in self._plans[name].resources.items()
+                if resource in obstacle.lacking
+            )
+            in_use = self._resources.describe(obstacle.lacking)
+            return f"is ready, and waits for {in_use}; it takes {wants}"
         held_by = [
             f"{group.name} has {len(group.ranks)}"
             for group in self._view.groups.values()

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
@@ -26,6 +26,9 @@ from diel.run.directory import RunDirectory
 from diel.run.files import file_opener, is_locked, open_regular
 from diel.run.journal import JournalReader
 from diel.run.records import RunCreated, RunResumed
+
+if TYPE_CHECKING:
+    from diel.executive.plans import RunPlan
 
 # If any of these is set, mpiexec may start ranks on other machines too.
 _BATCH_VARIABLES: Final = (
@@ -75,6 +78,18 @@ def available_cores() -> int:
 def node_of_all(pool: Sequence[int], environment: Mapping[str, str]) -> Node:
     """Return this machine as a `Node` that has all ranks of the pool."""
     return Node(platform.node() or "this machine", tuple(pool), visible_gpus(environment))
+
+
+def check_pins(plan: RunPlan) -> None:
+    """Raise LaunchError if ``pin`` needs more cores than ranks on this machine may use."""
+    from diel.comm.cores import read_topology
+    from diel.executive.placement.pinning import Pins
+
+    host, usable = platform.node() or "this machine", tuple(sorted(os.sched_getaffinity(0)))
+    pins = Pins(
+        [host] * plan.ranks, {host: read_topology()}, dict.fromkeys(plan.pool, usable), plan.specs
+    )
+    pins.check(plan.groups, plan.pool)
 
 
 def is_one_machine(environment: Mapping[str, str]) -> bool:

@@ -13,6 +13,7 @@ from diel.frozen import Frozen
 from diel.loading.module_spec import ModuleSpec
 
 if TYPE_CHECKING:
+    from diel.comm.cores import Topology
     from diel.executive.heartbeats import HeartbeatAddress
     from diel.run.fields import Record
 
@@ -66,6 +67,8 @@ class RunGroup(NamedTuple):
         As in `place_modules`.
     gpus : tuple, or None
         For each copy `RunCopy.gpus`; None if no module asks for GPUs.
+    cpus : tuple, or None
+        For each copy `RunCopy.cpus`; None if no module of the group is pinned.
     """
 
     group: int
@@ -73,6 +76,7 @@ class RunGroup(NamedTuple):
     ranks: tuple[int, ...]
     first_serial: int
     gpus: tuple[tuple[str, ...] | None, ...] | None = None
+    cpus: tuple[tuple[tuple[int, ...] | None, ...] | None, ...] | None = None
 
 
 class RunCopy(Frozen):
@@ -88,12 +92,20 @@ class RunCopy(Frozen):
     gpus : tuple of str, or None
         The GPUs that the copy's program may see if the module is an executable; None if
         ``CUDA_VISIBLE_DEVICES`` stays as it is.
+    cpus : tuple, or None
+        For each rank of the copy the CPUs to which it, or the program that it starts, is bound;
+        None if the module is not pinned.
     """
 
     plan: CopyPlan
     copies_of: dict[str, int]
     peers: Peers
     gpus: tuple[str, ...] | None = None
+    cpus: tuple[tuple[int, ...] | None, ...] | None = None
+
+    def cpus_of(self, rank: int) -> tuple[int, ...] | None:
+        """Return the CPUs to which a rank of the copy is bound; None for those that it has."""
+        return None if self.cpus is None else self.cpus[self.plan.ranks.index(rank)]
 
 
 class MakeModuleComm(Frozen):
@@ -259,6 +271,12 @@ class Recorded(Frozen):
     record: Record
 
 
+class CoresFound(NamedTuple):
+    """The cores of the sender's host; sent first, by one rank of each, if modules are pinned."""
+
+    topology: Topology
+
+
 class StateSaved(NamedTuple):
     """A module has saved its state to a file, after its puts had reached the tuple servers."""
 
@@ -311,5 +329,5 @@ def peers_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleS
 
 Report: TypeAlias = (
     "RankFinished | RankFailed | RankStopped | RankLeft | ModuleCommAsked | LossAllowed | Waiting "
-    "| WaitOver | Recorded | StateSaved | Goodbye | ServerStatus"
+    "| WaitOver | Recorded | CoresFound | StateSaved | Goodbye | ServerStatus"
 )

@@ -38,6 +38,7 @@ from diel.text import format_duration
 if TYPE_CHECKING:
     from diel.executive.messages import Report
     from diel.executive.placement.assignment import RankAssignment
+    from diel.executive.placement.pinning import Pins
     from diel.loading.module_spec import ModuleSpec
 
 # As long as ranks have to leave at the end of a run. A rank that waits in diel needs milliseconds.
@@ -60,6 +61,13 @@ class Orders:
         Notes which copy each rank has been ordered to run.
     note_copy : callable, optional
         Called with the plan and the spec of each copy that is started.
+    warn : callable, optional
+        Called with the plan of a copy, and what is to be said of it.
+
+    Attributes
+    ----------
+    pins : Pins or None
+        Chooses the cores of copies, if modules are pinned: to be set before any order is given.
     """
 
     def __init__(
@@ -72,13 +80,16 @@ class Orders:
         waits: WaitWatch,
         time_table: TimeTable,
         note_copy: Callable[[CopyPlan, ModuleSpec], object] | None = None,
+        warn: Callable[[CopyPlan, str], object] = lambda plan, text: None,
     ) -> None:
         self._mailbox, self._leaves = mailbox, leaves
         self._assignment = assignment
         self._waits = waits
         self._time_table = time_table
         self._note_copy = note_copy
+        self._warn = warn
         self._specs = plan.specs
+        self.pins: Pins | None = None
         self._numbers = {group.name: number for number, group in enumerate(plan.groups)}
         self._copies_of = {
             group.name: {module.module: module.copies for module in group.modules}
@@ -94,8 +105,16 @@ class Orders:
             ConnectModule: self._connect_module,
         }
 
-    def give(self, instructions: Sequence[Instruction]) -> None:
-        """Send the orders that follow from instructions; other instructions are ignored."""
+    def give(self, instructions: Sequence[Instruction], free_ranks: Sequence[int] = ()) -> None:
+        """Send the orders that follow from instructions; other instructions are ignored.
+
+        `free_ranks` are those on which no copy runs any more.
+        """
+        if self.pins is not None:
+            self.pins.release(free_ranks)
+            for instruction in instructions:
+                if isinstance(instruction, StartGroup):
+                    self.pins.release(rank for plan in instruction.copies for rank in plan.ranks)
         for instruction in instructions:
             if type(instruction) in self._handlers:
                 self._handlers[type(instruction)](instruction)
@@ -117,10 +136,27 @@ class Orders:
             tuple(rank for plan in copies for rank in plan.ranks),
             copies[0].module_serial,
             tuple(gpus) if any(each is not None for each in gpus) else None,
+            self._cpus_of(copies),
         )
         self._mailbox.send_to_all(order, order.ranks)
         self._present_copies[instruction.group] = {plan.name: plan for plan in copies}
         self._note_orders(copies)
+
+    def _cpus_of(
+        self, copies: Sequence[CopyPlan]
+    ) -> tuple[tuple[tuple[int, ...] | None, ...] | None, ...] | None:
+        """Choose the cores of copies that start; return them by copy and rank."""
+        if self.pins is None:
+            return None
+        for plan in self.pins.take(copies):
+            self._warn(
+                plan,
+                f"its ranks {', '.join(map(str, plan.ranks))} are not bound to cores as pin says: "
+                "their launcher has bound them to cores that others have; start the ranks with "
+                "mpirun --bind-to none, or by diel run",
+            )
+        cpus = tuple(map(self.pins.of, copies))
+        return cpus if any(each is not None for each in cpus) else None
 
     def _restart_copies(self, instruction: RestartCopies) -> None:
         present = self._present_copies[instruction.group]
@@ -129,7 +165,9 @@ class Orders:
         for plan in instruction.copies:
             gpus = self._assignment.gpus_of_copy(plan.module, plan.ranks)
             copies_of = self._copies_of[plan.group]
-            self._mailbox.send_to_all(messages.RunCopy(plan, copies_of, peers, gpus), plan.ranks)
+            cpus = None if self.pins is None else self.pins.of(plan)
+            order = messages.RunCopy(plan, copies_of, peers, gpus, cpus)
+            self._mailbox.send_to_all(order, plan.ranks)
         self._note_orders(instruction.copies)
 
     def _note_orders(self, copies: Sequence[CopyPlan]) -> None:

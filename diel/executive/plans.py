@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from diel.frozen import Frozen
 from diel.loading.module_spec import ExecutableSpec, ModuleSpec
@@ -29,6 +29,9 @@ Iteration: TypeAlias = "tuple[int, ...]"
 first."""
 
 
+_NOTHING: Final[Mapping[str, int]] = {}
+
+
 class ModulePlan(Frozen):
     """A module as part of a group: its copies, and what follows a failure.
 
@@ -43,6 +46,8 @@ class ModulePlan(Frozen):
         How often a failed copy is started again.
     time_limit_s : float or None
         The time limit of each attempt of a copy.
+    resources : mapping of str to int
+        What each copy takes of the resources of the run.
     """
 
     module: str
@@ -51,6 +56,7 @@ class ModulePlan(Frozen):
     on_failure: Literal["stop", "continue"] = "stop"
     retries: int = 0
     time_limit_s: float | None = None
+    resources: Mapping[str, int] = _NOTHING
 
 
 class GroupPlan(Frozen):
@@ -86,6 +92,15 @@ class GroupPlan(Frozen):
         """Ranks that an iteration of its own modules takes from the pool."""
         return sum(module.copies * module.processes for module in self.modules)
 
+    @property
+    def resources(self) -> dict[str, int]:
+        """What an iteration of its own modules takes of the resources of the run."""
+        taken: dict[str, int] = {}
+        for module in self.modules:
+            for name, amount in module.resources.items():
+                taken[name] = taken.get(name, 0) + module.copies * amount
+        return taken
+
 
 def recorded(groups: Iterable[GroupPlan]) -> dict[str, Any]:
     """Return the fields of `RunStarted` that describe the groups; `planned` is the inverse."""
@@ -111,6 +126,12 @@ def recorded(groups: Iterable[GroupPlan]) -> dict[str, Any]:
         "inside": {name: group.name for group in groups for name in group.groups},
         "depends": {group.name: list(group.depends) for group in groups if group.depends},
         "when": {group.name: group.when.text for group in groups if group.when is not None},
+        "taken": {
+            module.module: dict(module.resources)
+            for group in groups
+            for module in group.modules
+            if module.resources
+        },
     }
 
 
@@ -123,7 +144,12 @@ def planned(started: RunStarted) -> list[GroupPlan]:
         GroupPlan(
             name,
             tuple(
-                ModulePlan(module, copies, started.processes.get(module, 1))
+                ModulePlan(
+                    module,
+                    copies,
+                    started.processes.get(module, 1),
+                    resources=started.taken.get(module, _NOTHING),
+                )
                 for module, copies in started.copies.get(name, {}).items()
             ),
             tuple(started.depends.get(name, ())),
@@ -299,12 +325,16 @@ class RunPlan(Frozen):
         How often the launcher may start the run again.
     checkpoint_every_s : float or None
         How often to save a checkpoint while groups run; None for only at the ends of iterations.
+    signal_before_s : float or None
+        How long before the end of the run copies are told of it; None for never.
     groups : tuple of GroupPlan
         Orders to ranks refer to a group by its index here.
     specs : dict of str to ModuleSpec
         Of all modules, by name.
     needs : dict of str to Need
         By module.
+    resources : dict of str to int
+        How many there are of each resource that groups share.
     parameters : dict of str to value
         The values of the file's parameters.
     given : tuple of str
@@ -312,6 +342,8 @@ class RunPlan(Frozen):
     boundaries : tuple of Boundary
     tail_ranks : tuple of int
         The twin of each server, in the same order; empty without twins.
+    time_left_s : float or None
+        How long the job around the run lasts from its start; None where that is not known.
     """
 
     file: str
@@ -330,13 +362,16 @@ class RunPlan(Frozen):
     returned_total_bytes: int
     restarts: int
     checkpoint_every_s: float | None
+    signal_before_s: float | None
     groups: tuple[GroupPlan, ...]
     specs: dict[str, ModuleSpec]
     needs: dict[str, Need]
+    resources: dict[str, int]
     parameters: dict[str, Any]
     given: tuple[str, ...] = ()
     boundaries: tuple[Boundary, ...] = ()
     tail_ranks: tuple[int, ...] = ()
+    time_left_s: float | None = None
 
     @property
     def pool(self) -> tuple[int, ...]:
@@ -349,6 +384,11 @@ class RunPlan(Frozen):
         return {
             (group.name, module.module): module for group in self.groups for module in group.modules
         }
+
+    @property
+    def pins(self) -> bool:
+        """Whether ranks of some module are bound to cores."""
+        return any(spec.pin != "none" for spec in self.specs.values())
 
     @property
     def max_threads(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from diel.executive.placement.gpus import nodes_of
 from diel.executive.placement.planning import assign_ranks, plan_run, spread_servers
 from diel.executive.plans import RunPlan, recorded
 from diel.exit_codes import BAD_INPUT
+from diel.loading.deadline import time_left_of_run
 from diel.loading.environment import set_thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.journal import Recorder
@@ -114,6 +116,7 @@ def run_rank0(
         set_thread_environment(plan.max_threads)
         warning = _warning(plan, is_launched=is_launched)
         plan, assignment = _complete(plan, parent, file)
+        plan = plan.replace(time_left_s=time_left_of_run(os.environ, time.time()))
         if draft is not None and all(host == parent.host for host, _ in parent.hosts_and_gpus):
             from diel.loading.functions import missing_here
 
@@ -140,6 +143,11 @@ def run_rank0(
         recorder.close()
         dismiss_all(parent)
         raise RunDirectoryError(refusal) from error
+    except LaunchError as error:
+        recorder.record(RunRefused(error=str(error), exit_code=BAD_INPUT))
+        recorder.close()
+        dismiss_all(parent)
+        raise
     observer.conclude()
     if not is_launched:
         _write_outputs(directory)
@@ -233,6 +241,7 @@ def _run_started(
         threads={name: spec.threads for name, spec in plan.specs.items()},
         nodes=[NodeRecord(node.host, node.ranks, node.gpus) for node in nodes],
         parameters=plan.parameters,
+        resources=plan.resources,
         finished=beginning.finished,
         outcomes=beginning.outcomes,
     )

@@ -13,13 +13,15 @@ A group becomes ready when every group that it depends on has finished, and agai
 iteration. Before the first one its ``when`` is judged, if it has one: a skipped group has finished.
 Ready groups take their ranks from the pool in the order in which they became ready, each all of its
 ranks at once, and none overtakes another, so that a large group is not starved by small ones. After
-each iteration the ranks return to the pool. A module runs in one group at a time.
+each iteration the ranks return to the pool. A module runs in one group at a time. Resources of the
+run, such as licences, are taken and given back with the ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from diel.executive.events import (
@@ -42,6 +44,7 @@ from diel.executive.events import (
 from diel.executive.groups import GroupTree, RunningCopy, RunningGroup, policy_for
 from diel.executive.messages import LossAllowed, ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, Iteration
+from diel.executive.resources import SharedResources
 from diel.exit_codes import FAILED
 from diel.expressions import ExpressionError
 from diel.frozen import Frozen
@@ -75,21 +78,29 @@ class Obstacle(Frozen):
         Modules of it that run in another group.
     wanted, free : int
         Ranks that the group takes, and free ranks. If enough are free, they lack GPUs.
+    lacking : tuple of str
+        Resources of which it takes more than are free.
     """
 
     busy_modules: tuple[str, ...]
     wanted: int
     free: int
+    lacking: tuple[str, ...] = ()
 
 
 def find_ranks(
-    plan: GroupPlan, free: Sequence[int], busy_modules: Collection[str], choose: Choose = in_order
+    plan: GroupPlan,
+    free: Sequence[int],
+    busy_modules: Collection[str],
+    resources: SharedResources,
+    choose: Choose = in_order,
 ) -> tuple[int, ...] | Obstacle:
     """Return the ranks of a group's copies, in order, or the reason why it cannot start now."""
     busy = tuple(module.module for module in plan.modules if module.module in busy_modules)
-    ranks = None if busy else choose(plan, free)
+    lacking = resources.lacking(plan)
+    ranks = None if busy or lacking else choose(plan, free)
     if ranks is None:
-        return Obstacle(busy, plan.ranks, len(free))
+        return Obstacle(busy, plan.ranks, len(free), lacking)
     return tuple(chain.from_iterable(ranks))
 
 
@@ -112,11 +123,14 @@ class Scheduler:
         Pairs of tuple servers that hold the same tuples: the run goes on without one of a pair.
     outcomes : mapping of str to str, optional
         How groups have ended in that session, where not as ``finished``, from its `outcomes`.
+    resources : mapping of str to int, optional
+        How many there are of each resource that groups share.
 
     Raises
     ------
     ValueError
-        If a group needs more ranks than the pool has, or could never start.
+        If a group needs more ranks than the pool has or more resources than there are, or could
+        never start.
     """
 
     def __init__(
@@ -127,6 +141,7 @@ class Scheduler:
         choose: Choose = in_order,
         twins: Sequence[tuple[int, int]] = (),
         outcomes: Mapping[str, str] | None = None,
+        resources: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._choose = choose
         self._plans = {group.name: group for group in groups}
@@ -135,7 +150,10 @@ class Scheduler:
         self._twins = tuple(twins)
         self._servers = {rank for pair in twins for rank in pair}
         self._dead: dict[int, str] = {}
+        self._resources = SharedResources(resources)
         for group in groups:
+            if too_few := self._resources.too_few(group):
+                raise ValueError(f"group {group.name!r} takes {too_few}")
             if group.ranks > len(self._free):
                 raise ValueError(
                     f"group {group.name!r} needs {group.ranks} ranks of the pool, "
@@ -179,7 +197,13 @@ class Scheduler:
     @property
     def groups_to_come(self) -> list[str]:
         """Groups that have not started, or have further iterations, each as a text."""
-        return self._tree.to_come(self._running)
+        first = self._tree.ready[0] if self._tree.ready else ""
+        lacking = self._resources.lacking(self._plans[first]) if first else ()
+        reason = f" ({self._resources.describe(lacking)})" if lacking else ""
+        return [
+            f"{text}{reason if text.partition(' ')[0] == first else ''}"
+            for text in self._tree.to_come(self._running)
+        ]
 
     @property
     def finished(self) -> dict[str, Finished]:
@@ -223,7 +247,7 @@ class Scheduler:
         instructions: list[Instruction] = []
         while ready:
             plan = self._plans[ready[0]]
-            ranks = find_ranks(plan, self._free, self._busy_modules, self._choose)
+            ranks = find_ranks(plan, self._free, self._busy_modules, self._resources, self._choose)
             if isinstance(ranks, Obstacle):
                 if plan.ranks > len(self._pool):  # ranks have died since the group was planned
                     explanation = (
@@ -239,6 +263,7 @@ class Scheduler:
     def _start_group(self, name: str, taken: tuple[int, ...]) -> list[Instruction]:
         plan = self._plans[name]
         self._free = sorted(set(self._free).difference(taken))
+        self._resources.take(plan)
         group = RunningGroup(plan, self._tree.iteration_of(name), taken)
         copies = group.place(self._serials)
         self._running[name] = group
@@ -264,6 +289,7 @@ class Scheduler:
         name = group.plan.name
         del self._running[name]
         self._busy_modules.difference_update(module.module for module in group.plan.modules)
+        self._resources.give_back(group.plan)
         self._free = sorted([*self._free, *(rank for rank in group.ranks if rank in self._pool)])
         return [*self._tree.iteration_done(name, group.has_failed), *self._advance()]
 

@@ -6,11 +6,13 @@ import contextlib
 import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
+from diel.comm.cores import bound_to, read_topology
 from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
@@ -22,6 +24,7 @@ from diel.coupling.messages import MessageCounts
 from diel.errors import CopyStopped, RunStopped, TupleError
 from diel.executive.leftovers import ChildProcesses
 from diel.executive.messages import (
+    CoresFound,
     ForgetRanks,
     Goodbye,
     Leave,
@@ -51,6 +54,7 @@ from diel.executive.tuple_server import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.wait_reporter import WaitReporter
 from diel.loading import files
 from diel.loading.context import Context, Place, running
+from diel.loading.deadline import Deadline
 from diel.loading.environment import ThreadLimiter, set_thread_environment
 from diel.loading.forks import ending_forks, handling_forks, refuse
 from diel.loading.functions import find_function, import_code, parse_options
@@ -115,6 +119,10 @@ def run_worker(parent: Parent) -> int:
                 launcher_forgotten(),
                 noting_crashes(directory.crash_note(parent.rank)) as note_crashes,
             ):
+                if order.plan.pins and parent.rank == min(
+                    set(order.plan.pool).intersection(parent.pids_here)
+                ):
+                    mailbox.send(CoresFound(read_topology()), parent.EXECUTIVE_RANK)
                 worker = _Worker(parent, mailbox, order, spans, note_crashes)
                 try:
                     with handling_forks(worker.flush_output, worker.begin_fork):
@@ -184,6 +192,9 @@ class _Worker:
         self._mailbox = mailbox
         plan = self._run_plan = welcome.plan
         self._specs = plan.specs
+        self._modules = plan.modules
+        left_s = plan.time_left_s
+        self._run_ends_s = math.inf if left_s is None else time.monotonic() + left_s
         self._folder = plan.folder
         specs = self._specs.values()
         files.use_folder(
@@ -227,7 +238,7 @@ class _Worker:
         self._states = {state_stem(name): name for name in welcome.states}
         self._executables: ExecutableCopies | None = None
         self._context: Context | None = None  # of the present or the last copy
-        self._serial = 0
+        self._serial, self._began_s = 0, 0.0
         self._has_to_leave = False
 
     def _raise_if_ordered(self) -> None:
@@ -310,15 +321,18 @@ class _Worker:
         modules = list(place_modules(group, order.ranks, order.first_serial))
         mine = next(module for module in modules if self._parent.rank in module.ranks)
         index = mine.ranks.index(self._parent.rank) // mine.plan.processes
-        gpus = None
-        if order.gpus is not None:
+        gpus = cpus = None
+        if order.gpus is not None or order.cpus is not None:
             before = modules[: modules.index(mine)]
-            gpus = order.gpus[sum(module.plan.copies for module in before) + index]
+            number = sum(module.plan.copies for module in before) + index
+            gpus = None if order.gpus is None else order.gpus[number]
+            cpus = None if order.cpus is None else order.cpus[number]
         return RunCopy(
             mine.copy(index, group.name, order.iteration),
             {module.module: module.copies for module in group.modules},
             starting_peers(group.name, modules, self._specs),
             gpus,
+            cpus,
         )
 
     def _between_copies(self) -> None:
@@ -335,6 +349,7 @@ class _Worker:
 
     def _perform(self, order: RunCopy) -> _Ended:
         self._serial, self._has_to_leave = order.plan.serial, False
+        self._began_s = time.monotonic()
         self._wait_reporter.begin(self._serial)
         with self._spans.copy(order.plan) as span_fields:
             report: _Ended
@@ -451,9 +466,11 @@ class _Worker:
                 state=self._state_of(place, copy_rank),
                 session=self._session,
                 allow_loss=lambda: self._allow_loss(plan.serial),
+                deadline=self._deadline_of(plan, spec),
             )
             puts_before = tuple(self._tuples.puts)
-            value = own.run(_call, function, context)
+            with bound_to(order.cpus_of(self._parent.rank)):
+                value = own.run(_call, function, context)
             returned = self._recordable(plan, value) if copy_rank == 0 else None
             del value  # it may be large
             if puts_before != tuple(self._tuples.puts):
@@ -467,6 +484,15 @@ class _Worker:
         if comm is None and context.comm_was_made:
             leftovers += self._retire(context.comm)
         return returned, leftovers
+
+    def _deadline_of(self, plan: CopyPlan, spec: ModuleSpec) -> Deadline:
+        return Deadline.of(
+            self._began_s,
+            self._modules[plan.group, plan.module].time_limit_s,
+            spec.signal_before_s,
+            self._run_ends_s,
+            self._run_plan.signal_before_s,
+        )
 
     def _state_of(self, place: Place, copy_rank: int) -> SavedState:
         stem = state_of(place.module, place.copy_index, copy_rank, place.group, place.iteration)
@@ -558,7 +584,9 @@ class _Worker:
 
         try:
             spec = self._specs[plan.module]
-            self._executables.run(order, spec, check_program, self._recorder_for(order))
+            deadline = self._deadline_of(plan, spec)
+            recorder = self._recorder_for(order)
+            self._executables.run(order, spec, deadline, check_program, recorder)
         finally:
             with contextlib.suppress(CopyStopped, RunStopped):
                 check_program()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from diel.errors import BoundaryError, CouplingError
 from diel.frozen import Frozen
+from diel.loading.deadline import NO_DEADLINE, Deadline
 from diel.loading.forks import NotARank
 from diel.loading.results import Results, as_number
 from diel.workflow.programs import child_environment
@@ -79,6 +80,10 @@ class Context:
         The run directory; the folder of the workflow file.
     session : str
         Different each time that the run is started, to tell tuples of a checkpoint from new ones.
+    time_left_s : float or None
+        Seconds until this copy's ``time_limit`` or the job around the run ends.
+    ends_soon : bool
+        Whether ``signal_before`` of the module or of [workflow] is reached.
     """
 
     def __init__(
@@ -99,6 +104,7 @@ class Context:
         state: SavedState | None = None,
         session: str = "",
         allow_loss: Callable[[], None] = lambda: None,
+        deadline: Deadline = NO_DEADLINE,
     ) -> None:
         self._channel = channel
         self._declared = {boundary.name: boundary for boundary in boundaries}
@@ -120,6 +126,7 @@ class Context:
         self.results = Results(record, place.run_dir)
         self._log: logging.Logger | None = None
         self._allow_loss = allow_loss
+        self._deadline = deadline
 
     group = property(lambda self: self._place.group)
     module = property(lambda self: self._place.module)
@@ -180,7 +187,26 @@ class Context:
         that inherits `os.environ` has nothing of the launcher either, but what a person has set for
         MPI, such as ``OMPI_MCA_...``.
         """
-        return child_environment()
+        return child_environment() | self._deadline.facts()
+
+    @property
+    def time_left_s(self) -> float | None:
+        """Seconds until this copy has to have ended, at least 0; None where nothing ends it.
+
+        What comes first counts: the end of the module's ``time_limit``, for this attempt of the
+        copy, or of the job around the run, where that is known. Each rank has a clock of its own.
+        """
+        return self._deadline.left_s
+
+    @property
+    def ends_soon(self) -> bool:
+        """Whether it is time to save the state: ``signal_before`` is reached.
+
+        That of the module, before the end of its ``time_limit``, or of [workflow], before the end
+        of the job around the run. Ranks of a copy may see it a moment apart: where they have to
+        agree, let one of them look and tell the others.
+        """
+        return self._deadline.is_near
 
     @property
     def module_comm_was_made(self) -> bool:

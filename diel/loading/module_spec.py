@@ -26,6 +26,7 @@ class ExecutableSpec(Frozen):
     tasks: int | None = None
     memory_bytes: int | None = None  # of the program and all that it starts, in the first attempt
     more_memory: float = 1.0  # by how much each further attempt has
+    signal: str = "TERM"  # when its time is nearly over, without "SIG"
 
 
 class ModuleSpec(Frozen):
@@ -37,6 +38,8 @@ class ModuleSpec(Frozen):
     threads: int  # of BLAS and OpenMP, for each rank
     options: dict[str, Any]
     gpus: float = 0  # of each rank; a whole number or 1/n
+    signal_before_s: float | None = None  # before the end of its time limit
+    pin: str = "none"  # or "cores", "numa": what each rank is bound to
 
     @classmethod
     def of(cls, module: Module, location: FunctionLocation | None) -> ModuleSpec:
@@ -48,6 +51,8 @@ class ModuleSpec(Frozen):
             threads=module.threads,
             options=dict(module.options),
             gpus=module.gpus,
+            signal_before_s=module.signal_before_s,
+            pin=module.pin,
         )
 
     def files(self, folder: Path) -> Iterator[Path]:
@@ -80,4 +85,5 @@ def _executable(module: Module) -> ExecutableSpec | None:
         tasks=module.tasks,
         memory_bytes=module.memory_bytes,
         more_memory=module.retry_memory or 1.0,
+        signal=module.signal,
     )

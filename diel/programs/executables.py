@@ -6,6 +6,7 @@ import contextlib
 import errno
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from diel.comm.wakeup import Wakeup
     from diel.executive.messages import RunCopy
     from diel.executive.plans import CopyPlan
+    from diel.loading.deadline import Deadline
     from diel.loading.module_spec import ModuleSpec
     from diel.run.directory import RunDirectory
     from diel.tuples.client import TupleClient
@@ -54,8 +56,12 @@ def program_of(
     places: Mapping[str, object],
     facts: Mapping[str, object],
     attempt: int = 1,
+    warns_s: float = math.inf,
+    cpus: Sequence[int] | None = None,
 ) -> Program:
     """Return the program of one copy of a module, for an attempt, counted from 1.
+
+    It gets its signal at `warns_s` of the monotonic clock, and is bound to `cpus`, if any.
 
     `places` has a value for each placeholder, `facts` has the environment variables of the run
     itself, over which those in the spec take precedence.
@@ -80,6 +86,8 @@ def program_of(
         memory_bytes=None
         if spec.memory_bytes is None
         else int(spec.memory_bytes * spec.more_memory ** (attempt - 1)),
+        cpus=cpus,
+        signal=None if warns_s == math.inf else (signal.Signals[f"SIG{spec.signal}"], warns_s),
     )
 
 
@@ -309,11 +317,13 @@ class ExecutableCopies:
         self,
         order: RunCopy,
         spec: ModuleSpec,
+        deadline: Deadline,
         safe_point: Callable[[], None],
         record: Callable[..., None],
     ) -> None:
         """Run a copy to its end, on its first rank.
 
+        The program that runs when the deadline warns gets a signal; what starts later does not.
         `safe_point` is called while a program runs; an exception that it raises ends the program.
         `record` is called with the class of a record for the journal, and its fields. A
         ModuleFailed if a program cannot be started, or does not end well.
@@ -334,16 +344,19 @@ class ExecutableCopies:
             "group": plan.group,
         }
         facts = {VARIABLES[name]: value for name, value in places.items()}
-        facts |= thread_environment(spec.threads)
+        facts |= thread_environment(spec.threads) | deadline.facts()
         if order.gpus is not None:
             facts[VISIBLE_GPUS] = ",".join(order.gpus)
+        cpus = order.cpus_of(plan.ranks[0])
         left_behind = 0
         recorded_s = time.monotonic()
         for share in [[0]] if tasks is None else self._shares(plan, tasks):
             programs = []
             for task in share:
                 places["task"] = facts["DIEL_TASK"] = task
-                programs.append(program_of(spec.executable, places, facts, plan.attempt))
+                programs.append(
+                    program_of(spec.executable, places, facts, plan.attempt, deadline.warns_s, cpus)
+                )
             outcomes = self._runner.run(
                 programs,
                 run_dir=self._directory.path,

@@ -48,6 +48,8 @@ class Ending:
         What it had in memory when it was killed for that, where its memory is limited.
     is_starved : bool
         Whether it was killed while the kernel killed processes for want of memory.
+    warning : int or None
+        The signal that it was sent before the end of its time.
     errors_from : int
         Size of its file of standard error, in bytes, when it began.
     """
@@ -60,6 +62,7 @@ class Ending:
     supervisor: str = ""
     memory_bytes: int | None = None
     is_starved: bool = False
+    warning: int | None = None
     errors_from: int = field(default=0, compare=False)
 
     @property
@@ -82,11 +85,14 @@ class Ending:
             return f"cannot be started: {where}{os.strerror(self.errno)}"
         if self.memory_bytes is not None:
             return f"was killed: it had {format_bytes(self.memory_bytes)} in memory"
+        told = f" {signal_name(self.warning)}, sent by signal_before" if self.warning else ""
         if self.status is not None:
-            return f"exited with status {self.status}"
+            return f"exited with status {self.status}{told and f' after{told}'}"
         if self.signal is not None:
             why = ", as this machine ran out of memory" if self.is_starved else ""
-            return f"was killed by {signal_name(self.signal)}{why}"
+            if self.signal == self.warning:
+                return f"was killed by{told}"
+            return f"was killed by {signal_name(self.signal)}{why}{told and f', after{told}'}"
         if self.supervisor:
             return f"was ended, with all that it had started, since {self.supervisor}"
         return "could not be ended"
@@ -101,6 +107,8 @@ class Program:
     added: Mapping[str, str]  # its environment, beside what it inherits
     stdin: Path | None = None
     memory_bytes: int | None = None  # what it and its descendants may have
+    signal: tuple[int, float] | None = None  # to be sent, and when by the monotonic clock
+    cpus: Sequence[int] | None = None  # that it is bound to; None for those of its supervisor
 
     def __str__(self) -> str:
         return " ".join(self.words)
@@ -152,6 +160,10 @@ class Supervisor:
                 ],
                 "grace_s": grace_s,
                 "memory": program.memory_bytes,
+                "cpus": None if program.cpus is None else list(program.cpus),
+                "signal": None
+                if program.signal is None
+                else (int(program.signal[0]), program.signal[1]),
             }
             for program in programs
         ]
@@ -290,5 +302,6 @@ def _ending_of(answer: dict[str, Any]) -> Ending:
         left_behind=answer.get("ended", 0),
         memory_bytes=answer.get("memory"),
         is_starved=answer.get("starved", False),
+        warning=answer.get("warned"),
         errors_from=answer.get("errors_from", 0),
     )

@@ -28,13 +28,16 @@ request
     ``command``, a list of words; ``directory``; ``added``, variables beside those of the
     supervisor; ``files``, a path each for standard input (or None), output and error, the last two
     appended to; ``grace_s``, for the program to end by itself; ``memory``, the bytes that it and
-    its descendants may have, or None.
+    its descendants may have, or None; ``cpus``, a list of those that it is bound to, or None;
+    ``signal``, one that its process group gets while it runs, and when by the monotonic clock, or
+    None.
 answer
     ``exited`` a status, or ``killed`` by a signal, or ``failed``, an error's number, with ``path``
     where a file or a folder is meant and not the program; ``ended``, how many processes that it
     left behind were ended; ``errors_from``, the size of its file of errors when it began;
     ``memory``, the bytes that it had when it was killed for that; ``starved``, whether the kernel
-    has killed processes for want of memory while it ran, and it ended by SIGKILL.
+    has killed processes for want of memory while it ran, and it ended by SIGKILL; ``warned``, the
+    number of ``signal`` if it was sent.
 """
 
 from __future__ import annotations
@@ -65,6 +68,8 @@ _KILL_EVERY_S = 0.005
 # Some processes cannot be killed: of another user, or in the middle of a failing disk's I/O.
 _KILLING_S = 2.0
 
+_FOR_EVER_S = 1e6
+
 # How often to look how much memory a program has: a look takes a fiftieth of the time at most.
 _LOOK_EVERY_S = 0.1
 _LOOK_SHARE = 50
@@ -94,6 +99,7 @@ class _Supervisor:
         self._has_ended = False
         self._ended: dict[str, Any] = {}
         self._environment = dict(os.environb)
+        self._cpus = os.sched_getaffinity(0)
         self._is_alone = True
         self._is_asked_to_end = False
         # A signal does nothing but end a wait: it is a byte in this pipe.
@@ -136,7 +142,7 @@ class _Supervisor:
         except ValueError:  # a null character in a word
             self._ended |= {"failed": errno.EINVAL, "path": None}
         else:
-            self._await_end(request["grace_s"], request["memory"])
+            self._await_end(request["grace_s"], request["memory"], request["signal"])
 
     def _receive(self) -> list[dict[str, Any]]:
         length = self._read(4)
@@ -180,18 +186,22 @@ class _Supervisor:
                     opened.append(os.open(path, flags, 0o666))
                     actions.append((os.POSIX_SPAWN_DUP2, opened[-1], number))
             self._ended["errors_from"] = os.fstat(opened[-1]).st_size
+            if request["cpus"] is not None:  # a program inherits them
+                os.sched_setaffinity(0, request["cpus"])
             self._program = _spawn(request["command"], environment, actions)
         finally:
+            if request["cpus"] is not None:
+                os.sched_setaffinity(0, self._cpus)
             os.chdir("/")  # so that no folder is in use after its program
             for fd in opened:
                 os.close(fd)
         self._is_alone = False
 
-    def _await_end(self, grace_s: float, memory: int | None) -> None:
+    def _await_end(
+        self, grace_s: float, memory: int | None, warning: tuple[int, float] | None
+    ) -> None:
         """Wait until the program has ended, or has to; then end it and all its descendants."""
-        if memory is None:
-            self._wait(lambda: self._has_ended or self._is_asked_to_end)
-        elif self._exceeds(memory):
+        if self._exceeds(memory, warning):
             kill_descendants(lambda _: self._reap())  # what asks for memory cannot wait for a grace
             return
         if self._ended.get("killed") == signal.SIGKILL:
@@ -209,12 +219,24 @@ class _Supervisor:
         if left:
             self._ended["ended"] = left
 
-    def _exceeds(self, memory: int) -> bool:
-        """Wait until the program has ended, or has to; True if it has more memory than it may."""
-        pause_s = _LOOK_EVERY_S
+    def _exceeds(self, memory: int | None, warning: tuple[int, float] | None) -> bool:
+        """Wait until the program has ended, or has to; True if it has more memory than it may.
+
+        It is sent its signal meanwhile, unless the time of that had passed when it began.
+        """
+        pause_s = _FOR_EVER_S if memory is None else _LOOK_EVERY_S
+        number, at_s = warning or (0, 0.0)
+        if at_s <= time.monotonic():
+            number = 0
         while not self._has_ended and not self._is_asked_to_end:
-            self._wait(lambda: self._has_ended or self._is_asked_to_end, pause_s)
+            left_s = at_s - time.monotonic() if number else _FOR_EVER_S
+            self._wait(lambda: self._has_ended or self._is_asked_to_end, min(pause_s, left_s))
             began_s = time.monotonic()
+            if number and began_s >= at_s and not self._has_ended:
+                self._warn(number)
+                number = 0
+            if memory is None:
+                continue
             has = 0 if self._has_ended else memory_of(descendants())
             if has > memory:
                 self._ended["memory"] = has
@@ -222,8 +244,20 @@ class _Supervisor:
             pause_s = max(_LOOK_EVERY_S, _LOOK_SHARE * (time.monotonic() - began_s))
         return False
 
+    def _warn(self, number: int) -> None:
+        """Send a signal to the program and its process group."""
+        try:
+            os.killpg(self._program, number)
+        except OSError:  # it belongs to another user
+            return
+        self._ended["warned"] = number
+
     def _wait(
-        self, until: Callable[[], bool], timeout_s: float = 1e6, *, for_request: bool = False
+        self,
+        until: Callable[[], bool],
+        timeout_s: float = _FOR_EVER_S,
+        *,
+        for_request: bool = False,
     ) -> None:
         """Wait until a condition holds, a timeout is over, or, with `for_request`, data comes."""
         deadline_s = time.monotonic() + timeout_s

@@ -21,11 +21,17 @@ MAY_CHANGE: Final[Mapping[str, frozenset[str]]] = {
     "workflow": frozenset(
         [
             *("log_size", "returned_size", "returned_total", "private", "restarts"),
-            *("checkpoint_every", "on_rank_loss", "heartbeat_timeout"),
+            *("checkpoint_every", "signal_before", "on_rank_loss", "heartbeat_timeout"),
+            "resources",
         ]
     ),
     "tuple_space": frozenset(["memory", "when_full", "spill"]),
-    "module": frozenset(["memory", "on_failure", "retries", "retry_memory", "time_limit"]),
+    "module": frozenset(
+        [
+            *("memory", "on_failure", "retries", "retry_memory"),
+            *("pin", "resources", "signal", "signal_before", "time_limit"),
+        ]
+    ),
     "parameters": frozenset(["text"]),
 }
 """Keys of each table that may change."""

@@ -230,6 +230,10 @@ class RunStarted(Record):
         The condition of groups that may be skipped, or will be.
     outcomes : mapping of str to str
         How the groups in `finished` have ended, where not as ``finished``.
+    resources : mapping of str to int
+        How many there are of each resource that groups share.
+    taken : mapping of str to mapping of str to int
+        What each copy takes of these, by module.
     """
 
     workflow: Text
@@ -269,6 +273,13 @@ class RunStarted(Record):
         default_factory=dict, is_sparse=True
     )
     outcomes: Outcomes = field(default_factory=dict, is_sparse=True)
+    resources: Annotated[Mapping[str, int], table_of(COUNT, "a table of whole numbers")] = field(
+        default_factory=dict, is_sparse=True
+    )
+    taken: Annotated[
+        Mapping[str, Mapping[str, int]],
+        table_of(table_of(COUNT, "a table of whole numbers"), "a table of tables of numbers"),
+    ] = field(default_factory=dict, is_sparse=True)
 
 
 class RunResumed(Record):

@@ -44,6 +44,7 @@ from diel.workflow.parameters import Parameter, read_parameters
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references, tables_in
+from diel.workflow.resources import check_resources
 from diel.workflow.source import Place, SourceProblem, parse_document, read_source
 from diel.workflow.when import check_whens
 
@@ -281,6 +282,7 @@ def _read_tables(draft: Draft) -> None:
     all_known = named and "group" not in unsure
     whens = check_whens(document, lambda _: draft.values, all_known=all_known)
     problems += limited(whens)
+    problems.extend(check_resources(document))
     modules = {module.name: module for _, module in draft.modules}
     problems.extend(check_boundaries(draft.boundaries, document, modules, unsure))
 

@@ -321,6 +321,17 @@ class WorkflowTable(StrictTable):
         examples=["5 min"],
     )
 
+    signal_before: Duration | None = Field(
+        default=None,
+        description=(
+            "How long before the end of the job around the run the copies that run are told of it, "
+            "in seconds or with a unit (ms, s, min, h, d), so that they can save their states, see "
+            "signal of modules: where DIEL_END_TIME says when that is, as in scripts of diel batch "
+            "with --time, or Slurm does. By default not at all."
+        ),
+        examples=["5 min"],
+    )
+
     on_rank_loss: Literal["stop", "continue"] = Field(
         default="stop",
         description=(
@@ -338,10 +349,25 @@ class WorkflowTable(StrictTable):
         examples=["2 min"],
     )
 
+    resources: dict[Name, Count] = Field(
+        default={},
+        description=(
+            "What modules of the whole run share beside ranks, on all its nodes together, and how "
+            "many there are of each: licences, tokens of a server. A group starts when as many "
+            "are free as its copies take, see resources of modules."
+        ),
+        examples=[{"licence": 2}],
+    )
+
     @property
     def checkpoint_every_s(self) -> float | None:
         """Interval of checkpoints while groups run, in seconds; None to save none by time."""
         return None if self.checkpoint_every is None else duration_s(self.checkpoint_every)
+
+    @property
+    def signal_before_s(self) -> float | None:
+        """How long before the run's end copies are told of it, in seconds; None for never."""
+        return None if self.signal_before is None else duration_s(self.signal_before)
 
     @property
     def heartbeat_timeout_s(self) -> float:

@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from diel.text import duration_s, size_bytes
+from diel.text import duration_s, format_duration, size_bytes
 from diel.workflow.annotations import InWords
 from diel.workflow.fields import Count, Duration, GpuCount, Name, StrictTable, Times, nothing_to_run
 from diel.workflow.programs import FACTS, placeholders_in
@@ -51,6 +51,7 @@ _EXECUTABLE_KEYS: Final = {
     "stdin": "a standard input",
     "tasks": "tasks",
     "memory": "a limit of memory",
+    "signal": "a signal",
 }
 Word = Annotated[str, AfterValidator(_word)]
 Variable = Annotated[
@@ -196,6 +197,24 @@ class Module(StrictTable):
         ),
         examples=["spread"],
     )
+    resources: dict[Name, Count] = Field(
+        default={},
+        description=(
+            "What each copy takes of the resources in [workflow] while its group runs: the group "
+            "waits until there is enough for all its copies."
+        ),
+        examples=[{"licence": 1}],
+    )
+    pin: Literal["none", "cores", "numa"] = Field(
+        default="none",
+        description=(
+            'What each rank is bound to while it runs a copy: "cores", so many cores of its own as '
+            'threads says; "numa", cores of one NUMA node where they fit; "none", the cores that '
+            "it has been started with. A program has the cores of all ranks of its copy on its "
+            "host. A second hardware thread of a core counts as a core once all cores are taken."
+        ),
+        examples=["cores"],
+    )
     options: dict[str, Any] = Field(
         default={},
         description="What the function finds in its context as options; function modules only.",
@@ -222,6 +241,23 @@ class Module(StrictTable):
             "then it has failed. Without it, as long as it likes."
         ),
         examples=["10 min"],
+    )
+    signal_before: Duration | None = Field(
+        default=None,
+        description=(
+            "How long before the end of time_limit a copy is told of it, in seconds or with a "
+            "unit (ms, s, min, h, d), so that it can save its state: a program by a signal, a "
+            "function by ctx.ends_soon. By default not at all."
+        ),
+        examples=["2 min"],
+    )
+    signal: Literal["TERM", "INT", "HUP", "USR1", "USR2"] = Field(
+        default="TERM",
+        description=(
+            "The signal that the program, and what is in its process group, gets when "
+            "signal_before is reached, of the module or of [workflow]; executables only."
+        ),
+        examples=["USR1"],
     )
 
     @field_validator("executable")
@@ -278,6 +314,30 @@ class Module(StrictTable):
         return self
 
     @model_validator(mode="after")
+    def _check_time_to_warn(self) -> Module:
+        before_s, limit_s = self.signal_before_s, self.time_limit_s
+        if before_s is None or (limit_s is not None and before_s < limit_s):
+            return self
+        if limit_s is None:
+            raise PydanticCustomError(
+                "nothing_ends",
+                "signal_before has no effect without time_limit",
+                {
+                    "remedy": "add time_limit; before the end of the job around a run, "
+                    "signal_before in [workflow] tells all modules"
+                },
+            )
+        raise PydanticCustomError(
+            "warned_too_early",
+            "signal_before is {before}, and time_limit is {limit}: a copy would be told at once",
+            {
+                "before": format_duration(before_s),
+                "limit": format_duration(limit_s),
+                "remedy": "make signal_before shorter than time_limit",
+            },
+        )
+
+    @model_validator(mode="after")
     def _check_something_to_run(self) -> Module:
         if self.function is None and self.executable is None:
             raise nothing_to_run("module")
@@ -292,3 +352,8 @@ class Module(StrictTable):
     def time_limit_s(self) -> float | None:
         """How long one run of a copy may take, in seconds; None without a limit."""
         return None if self.time_limit is None else duration_s(self.time_limit)
+
+    @property
+    def signal_before_s(self) -> float | None:
+        """How long before the end of time_limit a copy is told, in seconds; None for never."""
+        return None if self.signal_before is None else duration_s(self.signal_before)

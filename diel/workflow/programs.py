@@ -103,8 +103,10 @@ VARIABLES: Final = {name: f"DIEL_{name.upper()}" for name in PLACEHOLDERS} | {
 }
 """By placeholder, the environment variable of the same content."""
 
-FACTS: Final = (*VARIABLES.values(), "DIEL_TUPLE_SOCKET", "DIEL_TOKEN")
-"""The environment variables that tell a program its run, group, module, copy and task."""
+_END_TIME: Final = "DIEL_END_TIME"  # as in diel.loading.deadline, which starts without this file
+
+FACTS: Final = (*VARIABLES.values(), _END_TIME, "DIEL_TUPLE_SOCKET", "DIEL_TOKEN")
+"""The environment variables that tell a program its run, group, module, copy, task and end."""
 
 
 def search_path(environment: Mapping[str, str]) -> str:
@@ -125,9 +127,11 @@ def _is_of_launcher(name: str) -> bool:
 def child_environment() -> dict[str, str]:
     """Return the environment for a child process: this process's, without the launcher's variables.
 
-    Its PATH ends with the folder of the command ``diel``.
+    Its PATH ends with the folder of the command ``diel``. The end of a job is not in it: a copy may
+    have to end earlier, and the end of an earlier job may have been kept.
     """
     inherited = {name: value for name, value in os.environ.items() if not _is_of_launcher(name)}
+    inherited.pop(_END_TIME, None)
     return inherited | {"PATH": search_path(inherited)}
 
 

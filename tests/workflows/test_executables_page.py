@@ -55,6 +55,8 @@ def test_every_file_of_the_page_is_tested() -> None:
         "squares.toml",
         "cells.toml",
         "cases.toml",
+        "long.toml",
+        "licences.toml",
     }
 
 
@@ -75,6 +77,20 @@ def test_copies_share_the_tasks(folder: Path) -> None:
     run(folder, "cases.toml")
     for task in range(20):
         assert (run_dir(folder) / f"{task}.txt").read_text() == f"{task}: {task**2}\n"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "file", "words"),
+    [
+        ("long.toml", "solver.0.0.log", "step 20; the end is in 3"),
+        ("licences.toml", "solve.0.0.log", "a solution, with both licences"),
+    ],
+)
+@pytest.mark.usefixtures("once")
+def test_limits_and_resources(name: str, file: str, words: str, folder: Path) -> None:
+    run(folder, name)
+    assert log(folder, file).startswith(words)
 
 
 @pytest.mark.thorough

@@ -38,6 +38,7 @@ OWN_TEST = {
     "mnist_large_batch",
     "ensemble",  # test_executable_runs
     "digits_gpu",  # test_gpu_runs
+    "in_time",  # test_limits
     "heat_coupled",  # test_heat_coupled
 }
 FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in OWN_TEST]

@@ -76,12 +76,14 @@ def plan_run(workflow: Workflow, draft: Draft, world_size: int) -> RunPlan:
         returned_total_bytes=settings.returned_total_bytes,
         restarts=settings.restarts,
         checkpoint_every_s=settings.checkpoint_every_s,
+        signal_before_s=settings.signal_before_s,
         groups=tuple(plan_groups(workflow, world_size, draft.shown_as)),
         specs={
             module.name: ModuleSpec.of(module, draft.locations.get(module.name))
             for module in workflow.modules
         },
         needs=needs_of(workflow),
+        resources=dict(settings.resources),
         boundaries=workflow.boundaries,
         parameters=workflow.values,
         given=draft.given,
@@ -118,6 +120,7 @@ def _plan_group(workflow: Workflow, group: Group, available: int) -> GroupPlan |
         filled = fill_group(modules, available)
     except ValueError:
         return None
+    filled = limit_fills(modules, filled, workflow.settings.resources)
     return GroupPlan(
         name=group.name,
         modules=tuple(
@@ -128,6 +131,7 @@ def _plan_group(workflow: Workflow, group: Group, available: int) -> GroupPlan |
                 on_failure=module.on_failure,
                 retries=module.retries,
                 time_limit_s=module.time_limit_s,
+                resources=dict(module.resources),
             )
             for module in modules
         ),
@@ -228,6 +232,26 @@ def fill_group(group_modules: Sequence[Module], pool_ranks: int) -> dict[str, in
         copies[module.name] += more
         remaining -= more * module.processes
     return copies
+
+
+def limit_fills(
+    group_modules: Sequence[Module], copies: Mapping[str, int], resources: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the copies of a group's modules, with no more of fills than resources allow.
+
+    The last fills lose copies first; each keeps one.
+    """
+    limited = dict(copies)
+    for name, there in resources.items():
+        users = [module for module in group_modules if name in module.resources]
+        taken = sum(limited[module.name] * module.resources[name] for module in users)
+        for module in reversed(users):
+            if module.copies == "fill" and taken > there:
+                each = module.resources[name]
+                fewer = min(limited[module.name] - 1, -(-(taken - there) // each))
+                limited[module.name] -= fewer
+                taken -= fewer * each
+    return limited
 
 
 def _ranks(workflow: Workflow, group: Group, fill_copies: int) -> int:

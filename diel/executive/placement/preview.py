@@ -8,7 +8,8 @@ once, however often it is repeated, and so is a group that may be skipped; one t
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from diel.executive.events import EndRun, Instruction, ReadTuples, StartGroup, TuplesRead
 from diel.executive.messages import RankFinished
@@ -59,7 +60,7 @@ class SchedulePreview:
     ) -> None:
         self._modules = {module.name: module for module in workflow.modules}
         self._assignment = assignment
-        self._moments = moments(plans, assignment)
+        self._moments = moments(plans, assignment, workflow.settings.resources)
 
     def rows(self, ranks: Collection[int]) -> Iterator[PreviewRow]:
         """Yield the rows for some ranks, such as the ranks of a node."""
@@ -88,9 +89,14 @@ class SchedulePreview:
         return max(by_moment.values(), key=lambda threads: sum(threads.values()), default={})
 
 
-def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list[CopyPlan]]:
+def moments(
+    plans: Sequence[GroupPlan],
+    assignment: RankAssignment,
+    resources: Mapping[str, int] = MappingProxyType({}),
+) -> list[list[CopyPlan]]:
     """Return, moment after moment, the copies that would run at the same time.
 
+    Groups share so many of each of the resources.
     A ValueError if a group could never start; no valid workflow has such a group.
     """
     once = [
@@ -103,7 +109,7 @@ def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list
         return assignment.choose(plan, free) if is_moment_over else None
 
     pool = [rank for node in assignment.nodes for rank in node.ranks]
-    scheduler = Scheduler(once, pool, choose=choose)
+    scheduler = Scheduler(once, pool, choose=choose, resources=resources)
     instructions = _judged(scheduler, scheduler.start())
     found: list[list[CopyPlan]] = []
     while EndRun() not in instructions:
@@ -190,13 +196,15 @@ def _lines(
         yield "", label, "", spans(servers), "", ""
     for row in preview.rows(node_ranks):
         busy.update(row.ranks)
+        module = workflow.module(row.module)
         yield (
             str(row.moment),
             f"{row.group}: {row.module}",
             spans(row.copies),
             spans(row.ranks),
             spans(map(int, row.gpus)),
-            f"{len(row.ranks)} x {workflow.module(row.module).threads}",
+            f"{len(row.ranks)} x {module.threads}"
+            + (f", pinned: {module.pin}" if module.pin != "none" else ""),
         )
     pool = pool_ranks(workflow, node_ranks.stop)
     idle = [rank for rank in node_ranks if rank in pool and rank not in busy]

@@ -12,6 +12,7 @@ import pytest
 from support import ROOT
 
 from diel.cli import doctor as page
+from diel.comm.cores import Topology
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -44,6 +45,15 @@ def without(monkeypatch):
 
 def completed(command, status, stdout="", stderr=""):
     return subprocess.CompletedProcess(command, status, stdout, stderr)
+
+
+def test_cores_and_what_a_launcher_has_bound():
+    topology = Topology(((0, 2), (1, 3)), ((0, 1, 2, 3),))
+    text = "2 cores of 2 hardware threads on 1 NUMA node; this process may use "
+    assert page._cores(topology, {0, 1, 2, 3}) == text + "all"
+    some = page._cores(topology, {0, 2, 3})
+    assert some.startswith(text + "3 of 4 CPUs (0, 2-3): its job, container, shell or launcher")
+    assert "(1): several threads take turns there; " in page._cores(topology, {1})
 
 
 def test_a_missing_numba_is_said_with_its_remedy(without, capsys):

@@ -390,6 +390,17 @@ def test_a_stop_that_comes_while_the_run_starts_is_passed_on(name: str, stand_in
     assert BatchJob(stand_in, script.replace("run=$!", early)).wait() == ([name], NOT_FINISHED)
 
 
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_run_is_told_when_it_will_be_asked_to_end(scheduler: str, stand_in: Path) -> None:
+    write_program(stand_in / "diel", 'echo "$((DIEL_END_TIME - $(date +%s)))"')
+    job = JOB.replace(time_limit_s=5400)
+    ((left,), status) = BatchJob(stand_in, batch_script(job, "/w.toml", scheduler=scheduler)).wait()
+    assert status == 0
+    assert 0 < int(left) <= 5340
+    endless = JOB.replace(time_limit_s=None)
+    assert "DIEL_END_TIME" not in batch_script(endless, "/w.toml", scheduler=scheduler)
+
+
 IDS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID", "lsf": "LSB_JOBID"}
 
 

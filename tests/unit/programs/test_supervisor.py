@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -54,7 +55,7 @@ def start(supervisor: Supervisor, tmp_path: Path) -> Start:
     """Return what starts a command under a supervisor; none is left after the test."""
 
     def begin(*command: str, grace_s: float = 0.3, **keys: Any) -> SupervisedProgram:
-        given = {key: keys.pop(key, None) for key in ("stdin", "memory_bytes")}
+        given = {key: keys.pop(key, None) for key in ("stdin", "memory_bytes", "signal", "cpus")}
         program = Program(command, tmp_path, added={}, **given)
         files = {"stdout": tmp_path / "out", "stderr": tmp_path / "err", **keys}
         return supervisor.start([program], grace_s=grace_s, **files)
@@ -154,6 +155,51 @@ def test_what_the_kernel_kills_for_memory_is_said() -> None:
     assert supervisor_module.starved_processes() >= 0
     ending = Ending(signal=9, is_starved=True)
     assert str(ending) == "was killed by SIGKILL, as this machine ran out of memory"
+
+
+# -- the end of its time, and its cores -----------------------------------------------------------
+
+WAITS = """trap 'echo saved; exit 75' {}; echo ready; while :; do sleep 0.05; done"""
+
+
+def in_s(seconds: float, number: int = signal.SIGTERM) -> tuple[int, float]:
+    return number, time.monotonic() + seconds
+
+
+def test_a_program_is_told_that_its_time_is_nearly_over(start: Start, tmp_path: Path) -> None:
+    found = ending_of(start("sh", "-c", WAITS.format("USR1"), signal=in_s(1, signal.SIGUSR1)))
+    assert (tmp_path / "out").read_text() == "ready\nsaved\n"
+    assert found == Ending(status=75, warning=signal.SIGUSR1)
+    assert str(found) == "exited with status 75 after SIGUSR1, sent by signal_before"
+
+
+def test_a_program_that_does_not_listen_is_ended_by_it(start: Start) -> None:
+    found = ending_of(start("sleep", "60", signal=in_s(0.2), memory_bytes=1 << 30))
+    assert found == Ending(signal=signal.SIGTERM, warning=signal.SIGTERM)
+    assert str(found) == "was killed by SIGTERM, sent by signal_before"
+
+
+def test_what_a_program_has_started_is_told_too(start: Start, tmp_path: Path) -> None:
+    script = f"trap : TERM; sh -c '{WAITS.format('TERM')}'; echo its status was $?"
+    script = script.replace("'echo saved; exit 75'", '"echo saved; exit 75"')
+    assert ending_of(start("sh", "-c", script, signal=in_s(1))).is_success
+    assert (tmp_path / "out").read_text() == "ready\nsaved\nits status was 75\n"
+
+
+@pytest.mark.parametrize("seconds", [-1, 60])
+def test_a_program_outside_of_that_time_is_told_nothing(start: Start, seconds: float) -> None:
+    assert ending_of(start("sleep", "0.1", signal=in_s(seconds))) == Ending(status=0)
+
+
+def test_a_program_is_bound_and_the_next_one_is_not(supervisor: Supervisor, tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    shows = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
+    programs = [Program(shows, tmp_path, {}, cpus=cpus) for cpus in ([max(before)], None, [10**6])]
+    files = {"stdout": tmp_path / "out", "stderr": tmp_path / "err"}
+    running = supervisor.start(programs, grace_s=0.3, **files)
+    assert str(ending_of(running)) == "cannot be started: Invalid argument"
+    assert [ending.status for ending in running.endings] == [0, 0, None]
+    assert (tmp_path / "out").read_text() == f"[{max(before)}]\n{sorted(before)}\n"
 
 
 # -- what it leaves behind ------------------------------------------------------------------------

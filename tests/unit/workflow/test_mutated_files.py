@@ -46,6 +46,8 @@ restarts = 3
 checkpoint_every = "5 min"
 on_rank_loss = "continue"
 heartbeat_timeout = "1 min"
+signal_before = "2 min"
+resources = { licence = 4, disk = 9 }
 [parameters]
 wide = 64
 dt = { default = 0.1, type = "number", from = 0.01, to = 1.0, text = "time step, in s" }
@@ -67,6 +69,9 @@ placement = "spread"
 on_failure = "continue"
 retries = 2
 time_limit = "10 min"
+signal_before = "1 min"
+pin = "numa"
+resources = { licence = 1 }
 [[module]]
 name = "filler"
 function = "./hello.py:greet"
@@ -82,6 +87,8 @@ stdin = "hello.py"
 tasks = 3
 memory = "1 GiB"
 retry_memory = 2
+signal = "USR1"
+resources = { disk = 2 }
 retries = 1
 copies = 2
 [[group]]
