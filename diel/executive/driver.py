@@ -24,6 +24,7 @@ from diel.executive.events import (
     Event,
     Instruction,
     LookForTag,
+    StartGroup,
     StopAsked,
     StopRun,
     TagLooked,
@@ -49,7 +50,9 @@ from diel.run.records import (
     RanksLost,
     RunEnded,
     RunStarted,
+    TasksFailed,
 )
+from diel.run.tasks import keep_done
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
@@ -154,6 +157,7 @@ class Driver:
             resumption.number,
             resumption.states,
             every_s=plan.checkpoint_every_s,
+            pinned=resumption.pinned,
         )
         self._listener = Listener(
             recorder,
@@ -200,7 +204,10 @@ class Driver:
             self._restore_tuples()
             for gpus, ranks in self._pool_by_gpus().items():
                 self._mailbox.send_to_all(welcome.replace(gpus=gpus), ranks)
-            self._perform(self._scheduler.start())
+            first = self._scheduler.start()
+            begun = {(i.group, i.iteration) for i in first if isinstance(i, StartGroup)}
+            keep_done(self._recorder.directory, begun.union(self._scheduler.ready))
+            self._perform(first)
         except (ServerLost, TupleError) as error:
             self._perform(self._scheduler.handle(self._lost.event_of_loss(error)))
         while self._exit_code is None:
@@ -404,7 +411,13 @@ class Driver:
         # Orders first, so that ranks work while the records are written. After a crash in between,
         # a resumed run merely repeats work. A checkpoint, though, has to precede the orders.
         kinds = {type(instruction) for instruction in instructions}
-        if GroupFinished in kinds and EndRun not in kinds and self._checkpoints.is_due():
+        for instruction in instructions if TasksFailed in kinds else ():
+            if isinstance(instruction, TasksFailed):
+                self._checkpoints.note_failed_tasks(instruction)
+        is_due = self._checkpoints.is_pin_due or (
+            EndRun not in kinds and self._checkpoints.is_due()
+        )
+        if GroupFinished in kinds and is_due:
             self._write_down(instructions)
             self._save_checkpoint()
             self._orders.give(instructions)

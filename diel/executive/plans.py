@@ -42,6 +42,8 @@ class ModulePlan(Frozen):
         How often a failed copy is started again.
     time_limit_s : float or None
         The time limit of each attempt of a copy.
+    tasks : int or None
+        How many tasks its copies share.
     """
 
     module: str
@@ -50,6 +52,7 @@ class ModulePlan(Frozen):
     on_failure: Literal["stop", "continue"] = "stop"
     retries: int = 0
     time_limit_s: float | None = None
+    tasks: int | None = None
 
 
 class GroupPlan(Frozen):

@@ -25,7 +25,9 @@ MAY_CHANGE: Final[Mapping[str, frozenset[str]]] = {
         ]
     ),
     "tuple_space": frozenset(["memory", "when_full", "spill"]),
-    "module": frozenset(["memory", "on_failure", "retries", "retry_memory", "time_limit"]),
+    "module": frozenset(
+        ["max_failures", "memory", "on_failure", "retries", "retry_memory", "time_limit"]
+    ),
     "parameters": frozenset(["text"]),
 }
 """Keys of each table that may change."""

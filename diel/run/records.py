@@ -358,6 +358,8 @@ class CopyFinished(_OfCopy, _OfGroup):
         Its Python type; empty unless the value is too large.
     returned_bytes : int
         The size of its file.
+    is_apart : bool
+        Whether it is a program that has not used the tuple space.
     """
 
     attempt: Count = 1
@@ -365,6 +367,7 @@ class CopyFinished(_OfCopy, _OfGroup):
     returned_file: Annotated[str | None, or_none(FILE_NAME)] = field(default=None, is_sparse=True)
     returned_type: Text = field(default="", is_sparse=True)
     returned_bytes: Count = field(default=0, is_sparse=True)
+    is_apart: Annotated[bool, TRUTH] = field(default=False, is_sparse=True)
 
     @classmethod
     def of(cls, value: Any, **place: Any) -> "CopyFinished":
@@ -442,6 +445,44 @@ class CopyGivenUp(_OfCopy, _OfGroup):
     error: Text
 
 
+class TaskFailed(_OfCopy, _OfGroup):
+    """A task of an executable has failed, and its copy goes on with the next.
+
+    Attributes
+    ----------
+    task, total : int
+        Which of how many, from 0.
+    error : str
+        In one line.
+    detail : str
+        The last lines of its standard error.
+    """
+
+    task: Count
+    total: Count
+    error: Text
+    detail: Text = field(default="", is_sparse=True)
+
+
+class TasksFailed(_OfGroup):
+    """An iteration of a group is about to finish although tasks of a module have failed.
+
+    Attributes
+    ----------
+    module : str
+    failed : sequence of int
+    total : int
+        How many tasks the module has.
+    is_repeatable : bool
+        Whether no copy of the group has used the tuple space, so that they can be repeated.
+    """
+
+    module: Text
+    failed: Counts
+    total: Count
+    is_repeatable: Annotated[bool, TRUTH] = field(default=False, is_sparse=True)
+
+
 class GroupFinished(_OfGroup):
     """An iteration of a group is done.
 
@@ -467,6 +508,8 @@ class CheckpointSaved(Record):
         The names of the files in which modules had saved their own state.
     finished : mapping of str to Finished, or None
         Written until 1.3; what is finished at this moment follows from the records before.
+    is_pinned : bool
+        Whether it stays until the run has ended, since a group has just finished with failed tasks.
     """
 
     number: Count
@@ -475,6 +518,7 @@ class CheckpointSaved(Record):
     finished: Annotated[Mapping[str, Finished] | None, or_none(_FINISHED)] = field(
         default=None, is_sparse=True
     )
+    is_pinned: Annotated[bool, TRUTH] = field(default=False, is_sparse=True)
 
 
 DEADLOCK: Final = "deadlock: every module waits for what no module puts, sends or receives"

@@ -126,6 +126,7 @@ def _plan_group(workflow: Workflow, group: Group, available: int) -> GroupPlan |
                 on_failure=module.on_failure,
                 retries=module.retries,
                 time_limit_s=module.time_limit_s,
+                tasks=module.tasks,
             )
             for module in modules
         ),
