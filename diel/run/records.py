@@ -261,7 +261,7 @@ class RunStarted(Record):
 
 
 class RunResumed(Record):
-    """The run is asked to go on from a checkpoint: all that came later will be repeated.
+    """The run is asked to go on from a checkpoint: what came later will be repeated.
 
     Attributes
     ----------
@@ -270,7 +270,7 @@ class RunResumed(Record):
     file : str or None
         The file with its tuples, if there were any.
     finished : mapping of str to Finished
-        What is finished at that checkpoint, by group.
+        What is finished at that checkpoint, by group, or has finished since and is not repeated.
     restart : int
         Which restart by the launcher it is, counted from 1; 0 where a person has asked.
     """

@@ -55,6 +55,7 @@ def test_every_file_of_the_page_is_tested() -> None:
         "squares.toml",
         "cells.toml",
         "cases.toml",
+        "attempts.toml",
     }
 
 
@@ -75,6 +76,12 @@ def test_copies_share_the_tasks(folder: Path) -> None:
     run(folder, "cases.toml")
     for task in range(20):
         assert (run_dir(folder) / f"{task}.txt").read_text() == f"{task}: {task**2}\n"
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("once")
+def test_tasks_may_fail(folder: Path) -> None:
+    assert "19 of 20 tasks, 1 failed: 7" in run(folder, "attempts.toml").stdout
 
 
 @pytest.mark.thorough

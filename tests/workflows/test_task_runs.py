@@ -28,7 +28,7 @@ from support import (
 from diel.run.directory import RunDirectory
 from diel.run.tasks import _merged
 
-KILLS = 30 if THOROUGH else 3
+KILLS = 30 if THOROUGH else 2
 TASKS = 60
 KILLED = f"""\
 [[module]]
