@@ -49,7 +49,7 @@ depends = ["each"]
 """
 
 
-SQUARE = "echo $1 >> ran/$1; sleep 0.05; echo $(($1 * $1)) > out/$1"
+SQUARE = "echo $1 >> ran/$1; sleep 0.15; echo $(($1 * $1)) > out/$1"
 
 
 def family(pid: int) -> list[int]:
@@ -93,23 +93,28 @@ def test_no_recorded_task_is_done_twice_whoever_is_killed(tmp_path: Path) -> Non
 
     for kill in range(KILLS):
         line = ["run", "--resume", run_dir(tmp_path)] if kill else ["run", file]
-        enough = all_executions() + draw.randint(1, 3)
+        enough = all_executions() + draw.randint(1, 2)
         with started_diel(*line, cwd=tmp_path) as started:
 
             def is_over(run: subprocess.Popen[str] = started) -> bool:
                 return run.poll() is not None
 
             wait_until(lambda: is_over() or all_executions() >= enough)  # noqa: B023
-            time.sleep(draw.random() * 0.06)
-            there = [started.pid, *family(started.pid)]
-            for pid in there if draw.random() < 0.4 else [draw.choice(there)]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            wait_until(is_over)
+            time.sleep(draw.random() * 0.15)
+            while not is_over():  # a program that ignores the death of its child goes on
+                there = [started.pid, *family(started.pid)]
+                for pid in there if draw.random() < 0.4 else [draw.choice(there)]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    started.wait(0.5)
         wait_until(lambda: not processes_in(tmp_path))
         if executions("sum"):
             break
         note_recorded()
+    print(
+        f"{kill + 1} kills, {all_executions()} executions of {TASKS} tasks, {len(recorded)} noted"
+    )
     if not executions("sum"):
         finished = diel("run", "--resume", run_dir(tmp_path), cwd=tmp_path)
         assert finished.status == 0, finished.output
