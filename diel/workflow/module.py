@@ -64,6 +64,7 @@ _EXECUTABLE_KEYS: Final = {
     "max_failures": "a limit of failed tasks",
     "memory": "a limit of memory",
 }
+MaxFailures = Annotated[str | int, AfterValidator(_failures)]
 Word = Annotated[str, AfterValidator(_word)]
 Variable = Annotated[
     str,
@@ -72,6 +73,14 @@ Variable = Annotated[
     AfterValidator(_variable),
 ]
 Setting = Annotated[Word | int | float, InWords("a string or a number")]
+
+
+def allowed_of(max_failures: int | str, total: int) -> int:
+    """Return how many of so many may fail, from a number or a share such as ``"5%"``."""
+    if isinstance(max_failures, int):
+        return max_failures
+    # As written: 0.29 times 100 is less than 29 in binary fractions.
+    return int(Fraction(max_failures.rstrip(" %")) * total / 100)
 
 
 class Module(StrictTable):
@@ -152,7 +161,7 @@ class Module(StrictTable):
         examples=[1000],
         json_schema_extra={"unit": "tasks"},
     )
-    max_failures: Annotated[str | int, AfterValidator(_failures)] | None = Field(
+    max_failures: MaxFailures | None = Field(
         default=None,
         description=(
             'How many tasks may fail, as a number or as a share of all such as "5%": a task that '
@@ -319,10 +328,7 @@ class Module(StrictTable):
     @property
     def failures_allowed(self) -> int | None:
         """How many tasks may fail; None where the first that fails fails its copy."""
-        if self.max_failures is None or isinstance(self.max_failures, int):
-            return self.max_failures
-        # As written: 0.29 times 100 is less than 29 in binary fractions.
-        return int(Fraction(self.max_failures.rstrip(" %")) * (self.tasks or 0) / 100)
+        return None if self.max_failures is None else allowed_of(self.max_failures, self.tasks or 0)
 
     @property
     def memory_bytes(self) -> int | None:
