@@ -59,6 +59,7 @@ def print_conclusion(
     tables = print_rankings(view, directory, table_rows, on_terminal=on_terminal)
     _print_returned(view, after_table=tables)
     _print_given_up(view)
+    _print_failed_tasks(view)
     for line in rank_times_lines(view):
         print(line)
     seconds = view.lasted_s(view.ended_s)
@@ -71,6 +72,8 @@ def print_conclusion(
     is_lost = isinstance(view.failure, JournalLost)
     if view.exit_code != 0 and not is_lost:
         print(f"to go on with it: diel run --resume {directory.path}")
+    elif any(failed.is_repeatable for failed in view.failed_tasks.values()):
+        print(f"to repeat what failed: diel run --resume {directory.path}")
     if directory.path.is_dir():
         label = "what is left of it" if is_lost else "everything about it"
         print(f"{label}: {directory.path}", flush=True)
@@ -160,6 +163,14 @@ def _print_given_up(view: RunView) -> None:
         print(f"  {record.name} ({where}{tries}): {record.error}")
     if count > _GIVEN_UP_SHOWN:
         print(f"  ... and {count - _GIVEN_UP_SHOWN} more, in the journal")
+
+
+def _print_failed_tasks(view: RunView) -> None:
+    for (_, iteration, _), failed in view.failed_tasks.items():
+        where = failed.group
+        if view.is_repeated(failed.group):
+            where += f", {view.groups[failed.group].describe_iteration(iteration)}"
+        print(f"warning: {failed.module} (group {where}): {failed}")
 
 
 def _print_ranking(

@@ -33,9 +33,12 @@ from diel.run.records import (
     RunStarted,
     StopOrdered,
     TableName,
+    TaskFailed,
+    TasksFailed,
 )
 from diel.run.status import StatusView, read_status
-from diel.run.view import CopyView, GroupView, RunView
+from diel.run.tasks import tasks_in_words
+from diel.run.view import CopyView, FailedTasks, GroupView, RunView
 from diel.run.watched_run import WatchedRun, latest_progress
 from diel.text import format_bytes, format_duration, format_times
 
@@ -53,6 +56,7 @@ _WATCH_EVERY_S: Final = 0.25
 _PLAIN_WIDTH: Final = 120
 _COPIES_SHOWN: Final = 16
 _RANKS_NAMED: Final = 4
+_FAILED_TASKS_SHOWN: Final = 10
 
 
 def display_for(directory: RunDirectory, table_rows: int | None = None) -> Display:
@@ -221,6 +225,13 @@ def _line_for(record: Record, view: RunView) -> str:
         return (
             f"{record.name} failed at attempt {record.attempt}, starts again{whole}: {record.error}"
         )
+    if isinstance(record, TaskFailed):
+        known = view.failed_tasks[record.group, record.iteration, record.module].errors
+        if len(known) > _FAILED_TASKS_SHOWN:
+            return ""
+        return f"{record.name} goes on without task {record.task}: {record.error}"
+    if isinstance(record, TasksFailed):
+        return f"warning from {record.module}: {tasks_in_words(record.total, record.failed)}"
     if isinstance(record, MessageLogged):
         return f"{record.level.lower()} from {record.name}: {record.text}"
     if isinstance(record, RunLost) and record.restart:
@@ -306,8 +317,11 @@ class LiveDisplay(Display):
                 self.view.apply(record)
             self._status = read_status(self._directory)
         for record in news:
-            if isinstance(record, RunLost) and record.restart:
-                self._live.console.print(_line_for(record, self.view))
+            is_shown = isinstance(record, (TaskFailed, TasksFailed)) or (
+                isinstance(record, RunLost) and record.restart
+            )
+            if is_shown and (line := _line_for(record, self.view)):
+                self._live.console.print(line, markup=False)
         for level, name, text in self.view.messages[self._shown_messages :]:
             self._live.console.print(f"{level.lower()} from {name}: {text}")
         self._shown_messages = len(self.view.messages)
@@ -362,6 +376,7 @@ def _draw_run(watched: WatchedRun, *, is_lively: bool = True) -> RenderableType:
         parts = [
             _draw_head(view, watched.state, now_s),
             *_draw_failure(view),
+            *(Text(f"{each.module}: {each}", style="yellow") for each in _last_failed_tasks(view)),
             _draw_groups(view, is_lively=is_lively and not watched.has_ended),
             *_draw_copies(view, watched.status, now_s),
         ]
@@ -433,6 +448,10 @@ def _draw_failure(view: RunView) -> list[RenderableType]:
     else:
         text = record.explanation.splitlines()[0]
     return [Text(text, style="red")]
+
+
+def _last_failed_tasks(view: RunView) -> list[FailedTasks]:
+    return list(view.failed_tasks.values())[-_FAILED_TASKS_SHOWN:]
 
 
 def _draw_groups(view: RunView, *, is_lively: bool = True) -> RenderableType:

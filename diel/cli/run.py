@@ -137,7 +137,9 @@ def run(options: argparse.Namespace) -> int:
         from diel.run.resumption import order_resumption
 
         directory = RunDirectory(options.resume)
-        resumption = order_resumption(directory)
+        # Each job of a chain gives the same --run-dir: a finished run is finished for these.
+        repeats_failed = options.run_dir is None
+        resumption = order_resumption(directory, repeats_failed=repeats_failed)
         if resumption is None:
             return _nothing_to_resume(directory)
         options.file = resumption.file

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from diel.run.directory import group_of_state, state_stem
-from diel.run.records import CheckpointSaved
+from diel.run.records import CheckpointSaved, TasksFailed
 
 if TYPE_CHECKING:
     from diel.executive.messages import StateSaved
@@ -31,7 +31,8 @@ class Checkpoints:
     """Saves checkpoints of a run, and decides when one is due.
 
     `number` and `states` are of the last checkpoint: 0 and none before the first. Every `every_s`
-    one is saved whether an iteration has finished or not.
+    one is saved whether an iteration has finished or not. `pinned` is one that is kept until the
+    run has ended.
     """
 
     def __init__(
@@ -42,11 +43,14 @@ class Checkpoints:
         states: Sequence[str] = (),
         *,
         every_s: float | None = None,
+        pinned: CheckpointSaved | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._recorder = recorder
         self._tuples = tuples
         self._number = number
+        self._pinned = pinned
+        self._is_pin_due = False
         self._every_s = math.inf if every_s is None else every_s
         self._clock = clock
         self._next_s = clock()
@@ -59,6 +63,15 @@ class Checkpoints:
     def is_due(self) -> bool:
         """Whether a checkpoint now keeps all checkpoints within their share of the run's time."""
         return self._clock() >= self._next_s
+
+    @property
+    def is_pin_due(self) -> bool:
+        """Whether the next checkpoint is to be saved at once, and kept until the run has ended."""
+        return self._is_pin_due
+
+    def note_failed_tasks(self, record: TasksFailed) -> None:
+        """Record that a group finishes with failed tasks: a finished run may go back to there."""
+        self._is_pin_due |= record.is_repeatable and self._pinned is None
 
     def is_due_by_time(self) -> bool:
         """Whether a checkpoint is due without a finished iteration: for a new state, or by time."""
@@ -97,17 +110,24 @@ class Checkpoints:
                 tuples.checkpoint(file)
             except OSError:
                 self._next_s = self._clock() + _AFTER_FAILURE_S
+                self._is_pin_due = False  # a later one would not do
                 raise
         hear()
         self._number += 1
         name = None if is_empty else file.name
         states = sorted(self._states.values())
-        self._recorder.record(CheckpointSaved(number=self._number, file=name, states=states))
+        saved = CheckpointSaved(
+            number=self._number, file=name, states=states, is_pinned=self._is_pin_due
+        )
+        self._recorder.record(saved)
         self._recorder.sync()
+        if self._is_pin_due:
+            self._pinned, self._is_pin_due = saved, False
         self._is_state_new = False
         self._remove_states(frozenset(states))
         # The previous checkpoint is kept, in case this one turns out to be unreadable.
-        directory.checkpoint_file(self._number - 2).unlink(missing_ok=True)
+        if self._pinned is None or self._number - 2 != self._pinned.number:
+            directory.checkpoint_file(self._number - 2).unlink(missing_ok=True)
         ended_s = self._clock()
         self._next_s = ended_s + (ended_s - started_s) * (1 / _SHARE - 1)
         self._saved_s = ended_s
@@ -115,6 +135,7 @@ class Checkpoints:
     def _remove_states(self, states: frozenset[str]) -> None:
         """Remove the files of states that neither this nor the previous checkpoint needs."""
         self._needed = self._needed[1], states
-        for name in self._written.difference(*self._needed):
+        pinned = () if self._pinned is None else self._pinned.states
+        for name in self._written.difference(*self._needed, pinned):
             (self._recorder.directory.states / name).unlink(missing_ok=True)
             self._written.discard(name)

@@ -25,6 +25,7 @@ from diel.executive.events import (
     Instruction,
     LookForTag,
     ReadTuples,
+    StartGroup,
     StopAsked,
     StopRun,
     TagLooked,
@@ -51,7 +52,9 @@ from diel.run.records import (
     RanksLost,
     RunEnded,
     RunStarted,
+    TasksFailed,
 )
+from diel.run.tasks import keep_done
 
 if TYPE_CHECKING:
     from diel.comm.cores import Topology
@@ -161,6 +164,7 @@ class Driver:
             resumption.number,
             resumption.states,
             every_s=plan.checkpoint_every_s,
+            pinned=resumption.pinned,
         )
         self._listener = Listener(
             recorder,
@@ -211,7 +215,10 @@ class Driver:
             if self._plan.pins:
                 self._await_cores()
             if self._exit_code is None:
-                self._perform(self._scheduler.start())
+                first = self._scheduler.start()
+                begun = {(i.group, i.iteration) for i in first if isinstance(i, StartGroup)}
+                keep_done(self._recorder.directory, begun.union(self._scheduler.ready))
+                self._perform(first)
         except (ServerLost, TupleError) as error:
             self._perform(self._scheduler.handle(self._lost.event_of_loss(error)))
         while self._exit_code is None:
@@ -450,7 +457,13 @@ class Driver:
         # a resumed run merely repeats work. A checkpoint, though, has to precede the orders.
         kinds = {type(instruction) for instruction in instructions}
         free = self._scheduler.free_ranks if self._plan.pins else ()
-        if GroupFinished in kinds and EndRun not in kinds and self._checkpoints.is_due():
+        for instruction in instructions if TasksFailed in kinds else ():
+            if isinstance(instruction, TasksFailed):
+                self._checkpoints.note_failed_tasks(instruction)
+        is_due = self._checkpoints.is_pin_due or (
+            EndRun not in kinds and self._checkpoints.is_due()
+        )
+        if GroupFinished in kinds and is_due:
             self._write_down(instructions)
             self._save_checkpoint()
             self._orders.give(instructions, free)

@@ -29,7 +29,8 @@ from diel.executive.plans import (
     place_modules,
     serials_of,
 )
-from diel.run.records import Finished, GroupFinished, GroupSkipped, GroupStarted
+from diel.run.records import Finished, GroupFinished, GroupSkipped, GroupStarted, TasksFailed
+from diel.run.tasks import ProgramEnd
 
 
 @dataclass(slots=True)
@@ -361,6 +362,8 @@ class RunningCopy:
         Ranks that have not reported the end of their part of the copy.
     returned : object
         What rank 0 of the copy has returned.
+    program : ProgramEnd or None
+        How its program has finished, if it is an executable.
     policy : str or None
         If the copy has failed: what follows once all ranks have left it.
     error : str
@@ -379,6 +382,7 @@ class RunningCopy:
     module: RunningModule
     working: set[int]
     returned: Any = None
+    program: ProgramEnd | None = None
     policy: Policy | None = None
     error: str = ""
     leaving_with: Sequence[RunningCopy] = ()
@@ -433,6 +437,7 @@ class RunningModule:
             )
             copy.working = set(copy.plan.ranks)
             copy.returned, copy.policy, copy.leaving_with = None, None, ()
+            copy.program = None
             copy.is_settled = copy.may_be_lost = False
         return tuple(copy.plan for copy in copies)
 
@@ -473,3 +478,22 @@ class RunningGroup:
         placed = [copy for module in self.modules for copy in module.copies]
         self.unsettled = len(placed)
         return placed
+
+    def failed_tasks(self) -> list[TasksFailed]:
+        """Return a record for each module with tasks that have failed, once all copies are done."""
+        copies = [copy for module in self.modules for copy in module.copies]
+        are_apart = all(copy.program is not None and copy.program.is_apart for copy in copies)
+        records = []
+        for module in self.modules:
+            ends = [copy.program for copy in module.copies if copy.program is not None]
+            if failed := sorted(task for end in ends for task in end.failed_tasks):
+                record = TasksFailed(
+                    group=self.plan.name,
+                    iteration=self.iteration,
+                    module=module.plan.module,
+                    failed=failed,
+                    total=module.plan.tasks or 0,
+                    is_repeatable=are_apart,
+                )
+                records.append(record)
+        return records

@@ -11,6 +11,7 @@ from diel.coupling.messages import NO_MESSAGES, MessageCounts
 from diel.executive.plans import CopyPlan, Iteration, ModulePlacement, RunPlan
 from diel.frozen import Frozen
 from diel.loading.module_spec import ModuleSpec
+from diel.run.tasks import ProgramEnd
 
 if TYPE_CHECKING:
     from diel.comm.cores import Topology
@@ -159,7 +160,10 @@ class LeaveCopy(Frozen):
 
 
 class RankFinished(Frozen):
-    """A rank's part of a copy is done; rank 0 of the copy sends the value that was `returned`."""
+    """A rank's part of a copy is done.
+
+    Rank 0 of the copy sends the value that was `returned`, or how its `program` has finished.
+    """
 
     serial: int
     rank: int
@@ -167,6 +171,7 @@ class RankFinished(Frozen):
     leftover_messages: int = 0
     counts: MessageCounts = NO_MESSAGES
     times: Times = NO_TIMES
+    program: ProgramEnd | None = None
 
 
 class RankFailed(Frozen):

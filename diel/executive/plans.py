@@ -48,6 +48,8 @@ class ModulePlan(Frozen):
         The time limit of each attempt of a copy.
     resources : mapping of str to int
         What each copy takes of the resources of the run.
+    tasks : int or None
+        How many tasks its copies share.
     """
 
     module: str
@@ -57,6 +59,7 @@ class ModulePlan(Frozen):
     retries: int = 0
     time_limit_s: float | None = None
     resources: Mapping[str, int] = _NOTHING
+    tasks: int | None = None
 
 
 class GroupPlan(Frozen):

@@ -25,6 +25,7 @@ from diel.run.directory import RunDirectory
 from diel.run.fields import Record
 from diel.run.journal import JournalWriter
 from diel.run.records import LOSSES, RunEnded, RunLost, RunStarted, StopOrdered
+from diel.run.tasks import recorded_tasks
 from diel.run.view import RunView
 from diel.text import format_duration
 
@@ -34,7 +35,7 @@ _LOCK_S: Final = 15.0
 """How long rank 0, on a host that cannot be reached, may go on writing before this gives up."""
 _LOOK_EVERY_S: Final = 0.1
 
-Progress: TypeAlias = "tuple[int, int, int]"
+Progress: TypeAlias = "tuple[int, ...]"
 
 
 class Restarts:
@@ -56,7 +57,7 @@ class Restarts:
         self.most = most
         self.count = 0
         self.places_ranks = False
-        self._furthest: Progress = (0, 0, 0)
+        self._furthest: Progress = ()
         self._fruitless = 0
 
     def refusal(self, progress: Progress) -> str:
@@ -64,11 +65,11 @@ class Restarts:
 
         `progress` is from `progress_of`.
         """
-        pairs = list(zip(progress, self._furthest, strict=True))
+        furthest = self._furthest or (0,) * len(progress)
+        pairs = list(zip(progress, furthest, strict=True))
         is_further = any(now > before for now, before in pairs)
         self._fruitless = 0 if is_further else self._fruitless + 1
-        checkpoints, recorded_bytes, finished = map(max, pairs)
-        self._furthest = checkpoints, recorded_bytes, finished
+        self._furthest = tuple(map(max, pairs))
         if not self.most:
             return ""
         if self._fruitless >= _MOST_FRUITLESS:
@@ -85,10 +86,11 @@ class Restarts:
 def progress_of(view: RunView, directory: RunDirectory) -> Progress:
     """Return how far a run has come, as numbers: some number grows if a restart made progress.
 
-    These are its checkpoints, the bytes that its sweeps have recorded, and its finished groups.
+    These are its checkpoints, the bytes that its sweeps have recorded, its finished groups, and the
+    tasks of groups that have not finished.
     """
     finished = sum(group.state in ("finished", "skipped") for group in view.groups.values())
-    return view.checkpoint, directory.recorded_bytes(), finished
+    return view.checkpoint, directory.recorded_bytes(), finished, recorded_tasks(directory)
 
 
 def is_lost(view: RunView, directory: RunDirectory, launcher_status: int) -> bool:

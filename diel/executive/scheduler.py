@@ -291,7 +291,11 @@ class Scheduler:
         self._busy_modules.difference_update(module.module for module in group.plan.modules)
         self._resources.give_back(group.plan)
         self._free = sorted([*self._free, *(rank for rank in group.ranks if rank in self._pool)])
-        return [*self._tree.iteration_done(name, group.has_failed), *self._advance()]
+        return [
+            *group.failed_tasks(),
+            *self._tree.iteration_done(name, group.has_failed),
+            *self._advance(),
+        ]
 
     # -- ranks report -------------------------------------------------------------------------
 
@@ -300,14 +304,15 @@ class Scheduler:
         if copy is None:
             return []  # its rank has died since
         if event.rank == copy.plan.ranks[0]:
-            copy.returned = event.returned
+            copy.returned, copy.program = event.returned, event.program
         if copy.policy is not None:
             return self._rank_out(copy, event.rank)
         copy.working.discard(event.rank)
         if copy.working:
             return []
         del self._copies[event.serial]
-        note = records.CopyFinished.of(copy.returned, **copy.plan.place)
+        is_apart = copy.program is not None and copy.program.is_apart
+        note = records.CopyFinished.of(copy.returned, **copy.plan.place, is_apart=is_apart)
         return [note, *self._settle([copy])]
 
     def _rank_failed(self, event: RankFailed) -> list[Instruction]:

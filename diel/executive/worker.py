@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from diel.loading.module_spec import ModuleSpec
     from diel.programs.executables import ExecutableCopies
     from diel.run.fields import Record
+    from diel.run.tasks import ProgramEnd
 
 _Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
 _ENDS = {
@@ -397,8 +398,9 @@ class _Worker:
         spec = self._specs[plan.module]
         if spec.function is None and len(plan.ranks) == 1:
             # It shares nothing with this process, and no other rank waits for its end.
-            self._run_program(order)
-            return RankFinished(plan.serial, self._parent.rank, counts=self._counts(order))
+            program = self._run_program(order)
+            counts = self._counts(order)
+            return RankFinished(plan.serial, self._parent.rank, counts=counts, program=program)
         comm = None  # a copy of one rank makes its communicator when its module asks for it
         self._parent.let_module_block(len(plan.ranks) > 1)
         if len(plan.ranks) > 1:
@@ -414,8 +416,12 @@ class _Worker:
         # The other ranks of a program lend it their cores, so that this counts as work.
         if comm is not None:
             leftovers += self._retire(comm, lends_core=spec.function is None)
-        counts = self._counts(order)
-        return RankFinished(plan.serial, self._parent.rank, returned, leftovers, counts)
+        report = RankFinished(
+            plan.serial, self._parent.rank, returned, leftovers, self._counts(order)
+        )
+        return (
+            report if spec.function is not None else report.replace(returned=None, program=returned)
+        )
 
     def _run_function(self, order: RunCopy, comm: MPI.Intracomm | None) -> tuple[Any, int]:
         plan, spec = order.plan, self._specs[order.plan.module]
@@ -559,13 +565,12 @@ class _Worker:
         ):
             return self._parent.retire_communicator(comm, self._safe_point)
 
-    def _run_executable(self, order: RunCopy, _: object) -> tuple[None, int]:
+    def _run_executable(self, order: RunCopy, _: object) -> tuple[ProgramEnd | None, int]:
         # The copy's other ranks only reserve the cores that the program may use.
-        if order.plan.ranks[0] == self._parent.rank:
-            self._run_program(order)
-        return None, 0
+        is_first = order.plan.ranks[0] == self._parent.rank
+        return self._run_program(order) if is_first else None, 0
 
-    def _run_program(self, order: RunCopy) -> None:
+    def _run_program(self, order: RunCopy) -> ProgramEnd:
         if self._executables is None:
             # Imported here, so that ranks that run no programs start sooner.
             from diel.programs.executables import ExecutableCopies
@@ -586,7 +591,7 @@ class _Worker:
             spec = self._specs[plan.module]
             deadline = self._deadline_of(plan, spec)
             recorder = self._recorder_for(order)
-            self._executables.run(order, spec, deadline, check_program, recorder)
+            return self._executables.run(order, spec, deadline, check_program, recorder)
         finally:
             with contextlib.suppress(CopyStopped, RunStopped):
                 check_program()

@@ -151,6 +151,7 @@ def _alerts(watched: WatchedRun, view: RunView) -> list[str]:
     alerts += [f"{copy.name} was given up" for copy in shown]
     if len(view.given_up) > len(shown):
         alerts.append(f"... and {len(view.given_up) - len(shown)} more copies")
+    alerts += [f"{each.module}: {each}" for each in list(view.failed_tasks.values())[-_GIVEN_UP:]]
     if watched.complaint:
         alerts.append(watched.complaint)
     return [_short(in_words_of_the_page(alert)) for alert in alerts]

@@ -24,6 +24,8 @@ class ExecutableSpec(Frozen):
     environment: Mapping[str, str] = _NOTHING
     stdin: str = ""  # a file, relative to that folder too; empty for nothing to read
     tasks: int | None = None
+    max_failures: int | None = None  # of its tasks; None where the first fails its copy
+    retries: int = 0
     memory_bytes: int | None = None  # of the program and all that it starts, in the first attempt
     more_memory: float = 1.0  # by how much each further attempt has
     signal: str = "TERM"  # when its time is nearly over, without "SIG"
@@ -83,6 +85,8 @@ def _executable(module: Module) -> ExecutableSpec | None:
         environment={name: str(value) for name, value in module.environment.items()},
         stdin=module.stdin,
         tasks=module.tasks,
+        max_failures=module.failures_allowed,
+        retries=module.retries,
         memory_bytes=module.memory_bytes,
         more_memory=module.retry_memory or 1.0,
         signal=module.signal,

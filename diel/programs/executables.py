@@ -8,19 +8,21 @@ import math
 import os
 import signal
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.waiting import wait_for
-from diel.errors import DielError, ModuleFailed
+from diel.errors import DielError, ModuleFailed, TupleTimeout
 from diel.loading.environment import thread_environment
 from diel.loading.module_spec import ExecutableSpec
 from diel.programs.supervised import Ending, Program, SupervisedProgram, Supervisor
 from diel.programs.tuple_socket import TupleSocket
-from diel.run.records import MessageLogged, ProgressMade
+from diel.run.records import MessageLogged, ProgressMade, TaskFailed
+from diel.run.tasks import ProgramEnd, TaskRecords
 from diel.text import format_bytes
 from diel.workflow.programs import (
     VARIABLES,
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
 
 _TERMINATION_GRACE_S: Final = 2.0
 _STDERR_LINES: Final = 20
+_TASK_LINES: Final = 5
+_TASK_CHARACTERS: Final = 1000
+"""What is recorded of the standard error of a task that failed, while its copy goes on."""
 _EXPLAINED: Final = (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
 """Errors of a start that say little: of a missing interpreter, that the script does not exist."""
 _STATUSES_EXPLAINED: Final = (2, 126, 127)
@@ -49,6 +54,9 @@ _PROGRESS_EVERY_S: Final = 0.5
 _SHARE_S: Final = 0.015
 # More than any number of tasks: a copy adds it to the task counter when no task is left.
 _ALL_DONE: Final = 2**40
+_COUNTERS: Final = ("diel tasks", "diel failed tasks")
+_Copy: TypeAlias = tuple[int, int]
+"""The serial of a module, and the index of a copy."""
 
 
 def program_of(
@@ -96,6 +104,13 @@ class ProgramRunner:
 
     The supervisor and the socket to the tuple space are made for the first program and stay. Only
     the main thread may use it.
+
+    Attributes
+    ----------
+    used_tuples : set of int
+        Which programs of the last call of `run` have used the tuple space, by their places in it.
+    has_lost_supervisor : bool
+        Whether their supervisor was killed.
     """
 
     def __init__(self, tuples: TupleClient, wakeup: Wakeup | None = None) -> None:
@@ -103,6 +118,8 @@ class ProgramRunner:
         self._wakeup = wakeup
         self._tuple_socket: TupleSocket | None = None
         self._supervisor: Supervisor | None = None
+        self.used_tuples: set[int] = set()
+        self.has_lost_supervisor = False
 
     def run(
         self,
@@ -146,6 +163,7 @@ class ProgramRunner:
         errors = log.with_suffix(".err")
         outcomes: dict[int, Ending | ModuleFailed] = {}
         started: dict[int, Program] = {}
+        self.used_tuples, self.has_lost_supervisor = set(), False
         for index, program in enumerate(programs):
             try:
                 _provide_directory(program, run_dir)
@@ -153,7 +171,7 @@ class ProgramRunner:
             except ModuleFailed as failure:
                 outcomes[index] = failure
                 continue
-            added = {**self._tuple_socket.facts, **program.added}
+            added = {**self._tuple_socket.facts_for(index), **program.added}
             started[index] = replace(program, added=added)
         if started:
             try:
@@ -166,7 +184,11 @@ class ProgramRunner:
             except OSError as error:
                 why = f"the supervisor of programs cannot be started: {error.strerror or error}"
                 raise ModuleFailed(why) from error
-            endings = self._endings_of(running, self._tuple_socket, safe_point)
+            try:
+                endings = self._endings_of(running, self._tuple_socket, safe_point)
+            finally:
+                self.used_tuples = self._tuple_socket.take_users()
+            self.has_lost_supervisor = bool(endings[-1].supervisor)
             # Where their supervisor was killed, it is not known how far the programs were.
             endings += endings[-1:] * (len(started) - len(endings))
             next_from = [ending.errors_from for ending in endings[1:]] + [None]
@@ -294,8 +316,8 @@ def _check_stdin(stdin: Path | None) -> None:
 class ExecutableCopies:
     """Runs the copies of executables on a rank: once each, or once for each of their tasks.
 
-    `tuples` is the client for ``diel tuple`` in a program, and for the task counter: a resumed run,
-    which has another session, has a new one. `folder` is that of the workflow file.
+    `tuples` is the client for ``diel tuple`` in a program, and for the counters of tasks: a resumed
+    run, which has another session, has new ones. `folder` is that of the workflow file.
     """
 
     def __init__(
@@ -311,7 +333,11 @@ class ExecutableCopies:
         self._tuples = tuples
         self._runner = ProgramRunner(tuples, wakeup)
         self._session = session
-        self._unfinished: dict[tuple[int, int], list[int]] = {}
+        self._records = TaskRecords(directory, session)
+        # By copy: what it has begun, or has to repeat; what has failed; who has used tuples.
+        self._unfinished: dict[_Copy, tuple[list[int], list[int]]] = {}
+        self._failed: dict[_Copy, list[int]] = {}
+        self._used_tuples: set[_Copy] = set()
 
     def run(
         self,
@@ -320,13 +346,13 @@ class ExecutableCopies:
         deadline: Deadline,
         safe_point: Callable[[], None],
         record: Callable[..., None],
-    ) -> None:
-        """Run a copy to its end, on its first rank.
+    ) -> ProgramEnd:
+        """Run a copy to its end, on its first rank, and return how it has finished.
 
         The program that runs when the deadline warns gets a signal; what starts later does not.
         `safe_point` is called while a program runs; an exception that it raises ends the program.
         `record` is called with the class of a record for the journal, and its fields. A
-        ModuleFailed if a program cannot be started, or does not end well.
+        ModuleFailed if a program cannot be started, or does not end well, or too many tasks.
         """
         assert spec.executable is not None
         plan, tasks = order.plan, spec.executable.tasks
@@ -348,66 +374,141 @@ class ExecutableCopies:
         if order.gpus is not None:
             facts[VISIBLE_GPUS] = ",".join(order.gpus)
         cpus = order.cpus_of(plan.ranks[0])
+        copy = plan.module_serial, plan.copy_index
+        place = plan.group, plan.iteration, plan.module
+        to_do: Sequence[int] = range(tasks or 1)
+        if tasks is not None and (earlier := self._records.done_earlier(place)):
+            to_do = [task for task in to_do if task not in earlier]
         left_behind = 0
         recorded_s = time.monotonic()
-        for share in [[0]] if tasks is None else self._shares(plan, tasks):
+        shares = [[0]] if tasks is None else self._shares(plan, to_do, spec.executable.retries)
+        for share in shares:
             programs = []
             for task in share:
                 places["task"] = facts["DIEL_TASK"] = task
                 programs.append(
                     program_of(spec.executable, places, facts, plan.attempt, deadline.warns_s, cpus)
                 )
-            outcomes = self._runner.run(
-                programs,
-                run_dir=self._directory.path,
-                log=self._directory.module_log(plan.module, plan.copy_index, 0),
-                safe_point=safe_point,
-            )
-            failure: ModuleFailed | None = None
-            for task, outcome in zip(tuple(share), outcomes, strict=True):
+            try:
+                outcomes = self._runner.run(
+                    programs,
+                    run_dir=self._directory.path,
+                    log=self._directory.module_log(plan.module, plan.copy_index, 0),
+                    safe_point=safe_point,
+                )
+            finally:
+                if self._runner.used_tuples:
+                    self._used_tuples.add(copy)
+            failures: list[tuple[int, ModuleFailed]] = []
+            done = []
+            for index, (task, outcome) in enumerate(zip(tuple(share), outcomes, strict=True)):
                 if isinstance(outcome, ModuleFailed):
-                    named = outcome if tasks is None else ModuleFailed(f"task {task}: {outcome}")
-                    failure = failure or named
-                else:
-                    share.remove(task)
-                    left_behind += outcome.left_behind
-            if failure is not None:
-                raise failure
-            if time.monotonic() - recorded_s > _PROGRESS_EVERY_S:
+                    failures.append((task, outcome))
+                    continue
+                share.remove(task)
+                left_behind += outcome.left_behind
+                if index not in self._runner.used_tuples:
+                    done.append(task)
+            if done and tasks is not None:
+                self._records.add(plan.ranks[0], place, done)
+            if failures:
+                if tasks is None:
+                    raise failures[0][1]
+                if spec.executable.max_failures is None or self._runner.has_lost_supervisor:
+                    raise ModuleFailed("task {}: {}".format(*failures[0]))
+                self._go_on_without(failures, share, plan, spec.executable, record)
+            if tasks is not None and time.monotonic() - recorded_s > _PROGRESS_EVERY_S:
                 recorded_s = time.monotonic()
-                record(ProgressMade, done=task + 1, total=tasks, text="")
+                position = tasks - len(to_do) + bisect_right(to_do, task)
+                failed = len(self._failed.get(copy, ()))
+                text = f"{position} of {tasks}, {failed} failed here" if failed else ""
+                record(ProgressMade, done=position, total=tasks, text=text)
         if left_behind:
             text = f"{left_behind} process(es) that it had left behind were ended"
             record(MessageLogged, level="WARNING", text=text)
+        is_apart = copy not in self._used_tuples
+        self._used_tuples.discard(copy)
+        return ProgramEnd(is_apart, tuple(self._failed.pop(copy, ())))
 
-    def _shares(self, plan: CopyPlan, tasks: int) -> Iterator[list[int]]:
+    def _go_on_without(
+        self,
+        failures: Sequence[tuple[int, ModuleFailed]],
+        share: list[int],
+        plan: CopyPlan,
+        spec: ExecutableSpec,
+        record: Callable[..., None],
+    ) -> None:
+        """Record tasks that have failed; a ModuleFailed if more have than the module may have."""
+        of_copy = self._failed.setdefault((plan.module_serial, plan.copy_index), [])
+        for task, failure in failures:
+            share.remove(task)
+            of_copy.append(task)
+            error, *lines = str(failure).splitlines()
+            record(
+                TaskFailed,
+                group=plan.group,
+                iteration=plan.iteration,
+                task=task,
+                total=spec.tasks,
+                error=error,
+                detail="\n".join(lines[1:][-_TASK_LINES:])[-_TASK_CHARACTERS:],
+            )
+        count = self._tuples.increment(_tag(_COUNTERS[1], self._session, plan), len(failures))
+        assert spec.max_failures is not None
+        if count > spec.max_failures:
+            task, failure = failures[-1]
+            raise ModuleFailed(
+                f"{count} of {spec.tasks} tasks have failed, and {spec.max_failures or 'none'} may "
+                f"(max_failures); task {task}: {failure}"
+            )
+
+    def _shares(
+        self, plan: CopyPlan, tasks: Sequence[int], retries: int = 0
+    ) -> Iterator[list[int]]:
         """Yield the tasks of a copy in shares; each task goes to exactly one copy.
 
         A share is some milliseconds of work, so that few requests go to the counter, which is in
         the tuple space. It at most doubles each time, since long tasks may follow short ones. Tasks
-        that are still in it when the copy fails or is left come first when the copy starts again.
+        that are still in it when the copy fails or is left come first when the copy starts again,
+        and then those that have failed. A ModuleFailed at the end if a retry may mend these.
         """
-        tag = ("diel tasks", self._session, plan.group, plan.module, plan.module_serial)
-        key = (plan.module_serial, plan.copy_index)
-        share = self._unfinished.pop(key, [])
+        tag, of_failed = (_tag(name, self._session, plan) for name in _COUNTERS)
+        copy = (plan.module_serial, plan.copy_index)
+        share, again = self._unfinished.pop(copy, ([], []))
+        again = share + again
+        if failed := self._failed.pop(copy, []):
+            again += failed
+            self._tuples.increment(of_failed, -len(failed))
         given, wanted, task_s = 0, 1, math.inf
         while True:
-            if not share:
-                fair = (tasks - given) // (2 * plan.copies)
+            if again:
+                share, again = again[:1], again[1:]
+            else:
+                fair = (len(tasks) - given) // (2 * plan.copies)
                 wanted = max(1, min(int(_SHARE_S / task_s), 2 * wanted, fair))
                 given = self._tuples.increment(tag, wanted)
-                share = list(range(given - wanted, min(given, tasks)))
+                share = list(tasks[given - wanted : given])
             if not share:
                 break
-            self._unfinished[key] = share
+            self._unfinished[copy] = share, again
             began_s, count = time.perf_counter(), len(share)
             yield share
             task_s = (time.perf_counter() - began_s) / count
-            del self._unfinished[key]
-            share = []
+            del self._unfinished[copy]
+        failed = self._failed.get(copy, [])
+        if failed and plan.attempt <= retries:
+            numbers = ", ".join(map(str, failed[:_TASK_LINES]))
+            raise ModuleFailed(f"{len(failed)} task(s) failed and are repeated: {numbers}")
         if self._tuples.increment(tag, _ALL_DONE) // _ALL_DONE == plan.copies:
-            self._tuples.tget(tag)  # the last copy to ask removes the counter
+            self._tuples.tget(tag)  # the last copy to ask removes the counters
+            with contextlib.suppress(TupleTimeout):
+                self._tuples.tget(of_failed, timeout=0)
 
     def close(self) -> None:
         """End the supervisor of programs."""
+        self._records.close()
         self._runner.close()
+
+
+def _tag(counter: str, session: str, plan: CopyPlan) -> tuple[str | int, ...]:
+    return (counter, session, plan.group, plan.module, plan.module_serial)

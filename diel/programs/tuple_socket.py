@@ -83,11 +83,22 @@ class TupleSocket:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections: list[_Connection] = []
+        self._users: set[str] = set()
 
     @property
     def facts(self) -> dict[str, str]:
         """The environment variables by which a program finds the socket."""
         return {TUPLE_SOCKET: self.address, TOKEN: self._token}
+
+    def facts_for(self, user: int) -> dict[str, str]:
+        """Return the same for one of several programs: its requests are noted as its own."""
+        return {TUPLE_SOCKET: self.address, TOKEN: f"{self._token}-{user}"}
+
+    def take_users(self) -> set[int]:
+        """Return which programs have made requests since the last call."""
+        users = {int(user) for user in self._users if user.isdecimal()}
+        self._users.clear()
+        return users
 
     def serve(self) -> None:
         """Serve all requests that can be served at this moment, without waiting."""
@@ -148,7 +159,8 @@ class TupleSocket:
             while True:
                 accepted, _ = self._listener.accept()
                 accepted.setblocking(False)
-                connection = _Connection(accepted, self._selector, self._token, self._tuples())
+                tuples = self._tuples()
+                connection = _Connection(accepted, self._selector, self._token, self._users, tuples)
                 self._connections.append(connection)
 
     def _dismiss(self, connection: _Connection) -> None:
@@ -164,11 +176,13 @@ class _Connection:
         connection: socket.socket,
         selector: selectors.BaseSelector,
         token: str,
+        users: set[str],
         tuples: TupleClient,
     ) -> None:
         self._connection = connection
         self._selector = selector
         self._token = token
+        self._users = users
         self._tuples = tuples
         self._unpacker = Unpacker()
         self._to_send = bytearray()
@@ -275,13 +289,14 @@ class _Connection:
         head = self._unpacker.head()
         if head is None:
             return
-        token = str(head.get("token")).encode(errors="replace")
-        if not hmac.compare_digest(token, self._token.encode()):
+        token, _, user = str(head.get("token")).partition("-")
+        if not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
             self._is_understood = False
             self._refuse(f"{TOKEN} is not that of this program")
             return
         message = self._unpacker.next()
         if message is not None:
+            self._users.add(user)
             self._request = _Request(message, now_s)
 
     def _attempt(self, request: _Request, now_s: float) -> None:

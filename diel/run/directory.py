@@ -23,6 +23,7 @@
         states/<module>.<copy>.<rank>.<group>.<iteration>_<version>.zip
                             saved states of modules, for a run that is resumed
         spill/<session>/    payloads that tuple servers wrote to disk, while the run goes on
+        tasks/              which tasks of executables are done, for a run that goes on
         returned/           returned values of modules that are too large for the journal
         plan.json           the workflow as the launcher has checked it, until rank 0 has read that
         part.json           which modules of the file run here, where not all do
@@ -65,7 +66,7 @@ _LONGEST_LINE_BYTES: Final = 2**24
 _LAST_WORDS_BYTES: Final = 256 * 1024
 _STARTED_AGAIN: Final = "\n== diel starts mpiexec again\n"
 _FOLDERS: Final = frozenset(
-    {"logs", "sweeps", "trace", "checkpoints", "states", "spill", "returned"}
+    {"logs", "sweeps", "trace", "checkpoints", "states", "spill", "tasks", "returned"}
 )
 _OWN_FILE: Final = re.compile(
     r"journal\.jsonl|workflow\.toml|plan\.json|part\.json|tuples\.json|stop|more|results(-\d+)?\.csv"
@@ -88,6 +89,7 @@ class RunDirectory:
         self.spill = self.path / "spill"
         self.checkpoints = self.path / "checkpoints"
         self.states = self.path / "states"
+        self.tasks = self.path / "tasks"
         self.returned = self.path / "returned"
         self.status = self.path / "status.json"
         self.tuple_access = self.path / "tuples.json"

@@ -28,7 +28,7 @@ MAY_CHANGE: Final[Mapping[str, frozenset[str]]] = {
     "tuple_space": frozenset(["memory", "when_full", "spill"]),
     "module": frozenset(
         [
-            *("memory", "on_failure", "retries", "retry_memory"),
+            *("max_failures", "memory", "on_failure", "retries", "retry_memory"),
             *("pin", "resources", "signal", "signal_before", "time_limit"),
         ]
     ),

@@ -283,7 +283,7 @@ class RunStarted(Record):
 
 
 class RunResumed(Record):
-    """The run is asked to go on from a checkpoint: all that came later will be repeated.
+    """The run is asked to go on from a checkpoint: what came later will be repeated.
 
     Attributes
     ----------
@@ -292,7 +292,7 @@ class RunResumed(Record):
     file : str or None
         The file with its tuples, if there were any.
     finished : mapping of str to Finished
-        What is finished at that checkpoint, by group.
+        What is finished at that checkpoint, by group, or has finished since and is not repeated.
     restart : int
         Which restart by the launcher it is, counted from 1; 0 where a person has asked.
     outcomes : mapping of str to str
@@ -383,6 +383,8 @@ class CopyFinished(_OfCopy, _OfGroup):
         Its Python type; empty unless the value is too large.
     returned_bytes : int
         The size of its file.
+    is_apart : bool
+        Whether it is a program that has not used the tuple space.
     """
 
     attempt: Count = 1
@@ -390,6 +392,7 @@ class CopyFinished(_OfCopy, _OfGroup):
     returned_file: Annotated[str | None, or_none(FILE_NAME)] = field(default=None, is_sparse=True)
     returned_type: Text = field(default="", is_sparse=True)
     returned_bytes: Count = field(default=0, is_sparse=True)
+    is_apart: Annotated[bool, TRUTH] = field(default=False, is_sparse=True)
 
     @classmethod
     def of(cls, value: Any, **place: Any) -> "CopyFinished":
@@ -467,6 +470,44 @@ class CopyGivenUp(_OfCopy, _OfGroup):
     error: Text
 
 
+class TaskFailed(_OfCopy, _OfGroup):
+    """A task of an executable has failed, and its copy goes on with the next.
+
+    Attributes
+    ----------
+    task, total : int
+        Which of how many, from 0.
+    error : str
+        In one line.
+    detail : str
+        The last lines of its standard error.
+    """
+
+    task: Count
+    total: Count
+    error: Text
+    detail: Text = field(default="", is_sparse=True)
+
+
+class TasksFailed(_OfGroup):
+    """An iteration of a group is about to finish although tasks of a module have failed.
+
+    Attributes
+    ----------
+    module : str
+    failed : sequence of int
+    total : int
+        How many tasks the module has.
+    is_repeatable : bool
+        Whether no copy of the group has used the tuple space, so that they can be repeated.
+    """
+
+    module: Text
+    failed: Counts
+    total: Count
+    is_repeatable: Annotated[bool, TRUTH] = field(default=False, is_sparse=True)
+
+
 class GroupFinished(_OfGroup):
     """An iteration of a group is done.
 
@@ -497,6 +538,11 @@ class GroupSkipped(_OfGroup):
     values: Row = field(default_factory=dict)
 
     @property
+    def is_by_tuples(self) -> bool:
+        """Whether it was judged by tuples."""
+        return any(name.startswith("value(") for name in self.values)
+
+    @property
     def reason(self) -> str:
         """The condition and its values, in words."""
         seen = ", ".join(
@@ -519,6 +565,8 @@ class CheckpointSaved(Record):
         The names of the files in which modules had saved their own state.
     finished : mapping of str to Finished, or None
         Written until 1.3; what is finished at this moment follows from the records before.
+    is_pinned : bool
+        Whether it stays until the run has ended, since a group has just finished with failed tasks.
     """
 
     number: Count
@@ -527,6 +575,7 @@ class CheckpointSaved(Record):
     finished: Annotated[Mapping[str, Finished] | None, or_none(_FINISHED)] = field(
         default=None, is_sparse=True
     )
+    is_pinned: Annotated[bool, TRUTH] = field(default=False, is_sparse=True)
 
 
 DEADLOCK: Final = "deadlock: every module waits for what no module puts, sends or receives"

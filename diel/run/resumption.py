@@ -7,7 +7,11 @@ A checkpoint is a record of the journal and, where the tuple space was not empty
 The groups that are finished at a checkpoint follow from the records before it.
 
 Everything returns to the checkpoint: the tuples, the finished iterations, the saved states of
-modules, and the rows of results. What began later is repeated.
+modules, and the rows of results. What began later is repeated, except groups and tasks of
+executables that have not used the tuple space: `diel.run.kept_groups`, `diel.run.tasks`.
+
+A run that has finished although tasks have failed goes back to the checkpoint after the first group
+with such tasks, which was kept for that, and repeats these tasks and what came after them.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.fields import Record
 from diel.run.files import locked_file, open_regular, replacing
 from diel.run.journal import Damage, JournalReader, JournalWriter
+from diel.run.kept_groups import KeptGroups
 from diel.run.records import (
     FORMAT,
     LOSSES,
@@ -62,6 +67,8 @@ class Resumption(Frozen):
         The names of the files in which modules had saved their own state by then.
     outcomes : mapping of str to str
         How the groups in `finished` have ended, where not as ``finished``.
+    pinned : CheckpointSaved or None
+        A checkpoint that is kept until the run has ended.
     """
 
     file: str
@@ -71,14 +78,18 @@ class Resumption(Frozen):
     restart: int = 0
     states: Sequence[str] = ()
     outcomes: Mapping[str, str] = {}
+    pinned: CheckpointSaved | None = None
 
 
-def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | None:
+def order_resumption(
+    directory: RunDirectory, restart: int = 0, *, repeats_failed: bool = True
+) -> Resumption | None:
     """Write to the journal that the run goes on from its last checkpoint.
 
     A run that was killed before its first checkpoint starts from the beginning, in its directory.
     `restart` is which restart by its launcher it is; 0 if a person asks. Returns None if the run
-    has finished and no more was requested.
+    has finished and no more was requested; with `repeats_failed`, only if no task of it has failed
+    that can be repeated.
 
     What may change in the workflow file, such as a time limit, is taken over from there.
 
@@ -87,7 +98,8 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
     be written through.
     """
     past = _Past.read(directory)
-    if past.has_finished and not directory.extension_requested():
+    is_over = past.has_finished and not directory.extension_requested()
+    if is_over and not (repeats_failed and past.goes_back(directory)):
         return None
     changed = _check_changes(past.file, directory)
     directory.refuse_links()
@@ -104,7 +116,8 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
         if not restart or directory.is_lost_or_ended():
             directory.withdraw_stop()
         directory.remove_parts()
-        directory.keep_states(past.states)  # later ones do not match the tuples
+        pinned_states = () if past.pinned is None else past.pinned.states
+        directory.keep_states([*past.states, *pinned_states])  # later ones do not match the tuples
         directory.withdraw_extension()
         directory.forget_crashes()  # of ranks that are started anew
         if past.ended_in_order:
@@ -117,7 +130,7 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
                 finished=past.finished,
                 format=FORMAT,
                 restart=restart,
-                outcomes=past.outcomes,
+                outcomes=past.kept.outcomes,
             )
         )
     return resumption(directory)
@@ -167,6 +180,7 @@ def resumption(directory: RunDirectory) -> Resumption:
         resumed.restart,
         tuple(past.states),
         dict(resumed.outcomes),
+        past.pinned,
     )
 
 
@@ -200,6 +214,8 @@ def _update_outcomes(outcomes: dict[str, str], record: Record) -> None:
         outcomes[record.group] = "skipped"
     elif isinstance(record, GroupFinished):
         outcomes[record.group] = record.outcome
+        if record.outcome == "finished":
+            del outcomes[record.group]
     elif isinstance(record, RunStarted):
         outcomes.clear()
         outcomes.update(record.outcomes)
@@ -220,10 +236,12 @@ class _Past:
         Its file.
     states : sequence of str
         Files with the states of modules that belong to it.
-    finished : dict
-        What was finished at that checkpoint, by group.
-    outcomes : dict
-        How these groups had ended, where not as ``finished``.
+    kept : KeptGroups
+        What was finished at that checkpoint, and what has finished since and is not repeated.
+    pinned : CheckpointSaved or None
+        The checkpoint to which a finished run goes back to repeat tasks that have failed.
+    repeating : KeptGroups
+        What is not repeated then.
     resumed : RunResumed or None
         The last resumption.
     ended_in_order : bool
@@ -235,12 +253,27 @@ class _Past:
     number: int = 0
     checkpoint: str | None = None
     states: Sequence[str] = ()
-    finished: dict[str, Finished] = field(default_factory=dict)
-    outcomes: dict[str, str] = field(default_factory=dict)
+    kept: KeptGroups = field(default_factory=lambda: KeptGroups(None, {}, {}))
+    pinned: CheckpointSaved | None = None
+    repeating: KeptGroups = field(default_factory=lambda: KeptGroups(None, {}, {}))
     resumed: RunResumed | None = None
     has_finished: bool = False
     has_lost: bool = False  # ranks, in its last session
     ended_in_order: bool = False
+
+    @property
+    def finished(self) -> dict[str, Finished]:
+        """The last finished iteration of each group that is not repeated."""
+        return self.kept.finished
+
+    def goes_back(self, directory: RunDirectory) -> bool:
+        """Return to where failed tasks can be repeated; False if there is no such checkpoint."""
+        saved = self.pinned
+        if saved is None or (saved.file and not (directory.checkpoints / saved.file).is_file()):
+            return False
+        self.number, self.checkpoint, self.states = saved.number, saved.file, saved.states
+        self.kept, self.pinned = self.repeating, None
+        return True
 
     @classmethod
     def read(cls, directory: RunDirectory) -> _Past:
@@ -251,33 +284,43 @@ class _Past:
         reader = JournalReader(directory.journal)
         past: _Past | None = None
         now: dict[str, Finished] = {}
-        outcomes_now: dict[str, str] = {}
+        outcomes: dict[str, str] = {}
+        started: RunStarted | None = None
         damage: list[Damage] = []  # so far, without what a resumption has discarded
         damage_saved: list[Damage] = []  # before the last checkpoint
         for entry in reader.new_entries():
             if isinstance(entry, Damage):
                 damage.append(entry)
+                for groups in () if past is None else (past.kept, past.repeating):
+                    groups.note_damage()
                 continue
             if isinstance(entry, (RunCreated, RunStarted)) and entry.file:
                 past = past or cls(Path(entry.file))
             if past is None:
                 continue
             _update_finished(now, entry)
-            _update_outcomes(outcomes_now, entry)
+            _update_outcomes(outcomes, entry)
             past._note_end(entry)
-            if isinstance(entry, CheckpointSaved):
+            past.kept.apply(entry)
+            past.repeating.apply(entry)
+            if isinstance(entry, RunStarted):
+                started, past.kept = entry, KeptGroups(entry, now, entry.outcomes)
+            elif isinstance(entry, CheckpointSaved):
                 past.number, past.checkpoint = entry.number, entry.file
                 past.states = entry.states
-                past.finished, damage_saved = dict(now), list(damage)
-                past.outcomes = {
-                    group: ended for group, ended in outcomes_now.items() if ended != "finished"
-                }
+                if entry.is_pinned:
+                    past._pin(entry, past.kept.at(now, outcomes, repeats_failed=True))
+                past.kept, damage_saved = past.kept.at(now, outcomes), list(damage)
             elif isinstance(entry, RunResumed):
                 if entry.checkpoint != past.number:
                     past.number, past.checkpoint = entry.checkpoint, entry.file
                     past.states = ()
                     damage_saved = list(damage) if past.number else []
-                past.finished, past.outcomes = dict(entry.finished), dict(entry.outcomes)
+                if past.pinned is not None and past.has_finished:
+                    goes_back = entry.finished == past.repeating.finished
+                    past.states = past.pinned.states if goes_back else past.states
+                    past.pinned = None if goes_back else past.pinned
+                past.kept = KeptGroups(started, entry.finished, entry.outcomes)
                 past.resumed, past.has_finished = entry, False
                 damage = list(damage_saved)
             elif isinstance(entry, RunEnded):
@@ -292,6 +335,11 @@ class _Past:
                 f"diel run {past.file}"
             )
         return past
+
+    def _pin(self, saved: CheckpointSaved, groups: KeptGroups) -> None:
+        for group, iteration in self.kept.failed:
+            groups.repeat(group, iteration)
+        self.pinned, self.repeating = saved, groups
 
     def _note_end(self, record: Record) -> None:
         """Note how the present session has ended, as far as a record says that."""

@@ -15,6 +15,7 @@ from diel.run import records
 from diel.run.fields import Record
 from diel.run.records import Failure, ModuleTimes, RankTimes, TableName
 from diel.run.results import best_row
+from diel.run.tasks import Place, numbers_in_words, tasks_in_words
 from diel.text import format_value
 
 _RANKS_SHOWN: Final = 16
@@ -128,6 +129,36 @@ class ResultsView:
 
 
 @dataclass
+class FailedTasks:
+    """The tasks of a module that have failed in an iteration of its group, which goes on.
+
+    Attributes
+    ----------
+    total : int
+        How many tasks the module has.
+    errors : dict of int to str
+        By task.
+    is_settled : bool
+        Whether the group has finished without them; else they may be repeated still.
+    is_repeatable : bool
+        Whether the run, once it has finished, can be resumed to repeat them.
+    """
+
+    group: str
+    module: str
+    total: int
+    errors: dict[int, str] = field(default_factory=dict)
+    is_settled: bool = False
+    is_repeatable: bool = False
+
+    def __str__(self) -> str:
+        failed = sorted(self.errors)
+        if self.is_settled:
+            return tasks_in_words(self.total, failed)
+        return f"{len(failed)} of {self.total} tasks failed: {numbers_in_words(failed)}"
+
+
+@dataclass
 class CopyView:
     """A copy of a module that is running: its group, its ranks, and since when."""
 
@@ -175,6 +206,7 @@ class RunView:
     results: dict[TableName, ResultsView] = field(default_factory=dict)
     progress: dict[str, tuple[float, float | None, str]] = field(default_factory=dict)
     given_up: list[records.CopyGivenUp] = field(default_factory=list)
+    failed_tasks: dict[Place, FailedTasks] = field(default_factory=dict)
     messages: list[tuple[str, str, str]] = field(default_factory=list)
     placement: dict[int, str] = field(default_factory=dict)
     running: dict[str, CopyView] = field(default_factory=dict)
@@ -188,6 +220,7 @@ class RunView:
     own_files: set[str] = field(default_factory=set)
     _returned: dict[tuple[str, str], Any] = field(default_factory=dict)
     _saved: _Saved = field(default_factory=lambda: _Saved(0, {}, {}))
+    _pinned: _Saved | None = None
 
     @property
     def returned(self) -> list[tuple[str, Any]]:
@@ -256,20 +289,30 @@ class RunView:
 
     def _checkpoint_saved(self, record: records.CheckpointSaved) -> None:
         tables = {name: (table.expected, len(table.rows)) for name, table in self.results.items()}
-        # A resumption goes back to the last checkpoint, so no other is kept.
+        # A resumption goes back to the last checkpoint or a pinned one, so no other is kept.
         self._saved = _Saved(record.number, tables, dict(self._returned))
+        if record.is_pinned:
+            self._pinned = self._saved
 
     def _run_resumed(self, record: records.RunResumed) -> None:
         """Return to a checkpoint: all that came later will be repeated."""
         saved = self._saved
         if saved.number != record.checkpoint:
             saved = _Saved(0, {}, {})
+            if self._pinned is not None and self._pinned.number == record.checkpoint:
+                saved = self._pinned
+        self._saved = saved
         self.results = {name: self.results[name] for name in saved.tables}
         for name, (expected, rows) in saved.tables.items():
             if not self.results[name].file:  # rows of other files are the module's own concern
                 self.results[name].expected = expected
                 del self.results[name].rows[rows:]
         self._returned = dict(saved.returned)
+        self.failed_tasks = {
+            (group, iteration, module): failed
+            for (group, iteration, module), failed in self.failed_tasks.items()
+            if group in record.finished and iteration <= record.finished[group].iteration
+        }
         self.progress.clear()
         self.placement.clear()
         self.running.clear()
@@ -310,7 +353,28 @@ class RunView:
         self.progress.pop(record.name, None)
         self.running.pop(record.name, None)
 
+    def _task_failed(self, record: records.TaskFailed) -> None:
+        place = (record.group, record.iteration, record.module)
+        failed = FailedTasks(record.group, record.module, record.total)
+        self.failed_tasks.setdefault(place, failed).errors[record.task] = record.error
+
+    def _tasks_failed(self, record: records.TasksFailed) -> None:
+        place = (record.group, record.iteration, record.module)
+        known = self.failed_tasks.get(place)
+        errors = {} if known is None else known.errors
+        self.failed_tasks[place] = FailedTasks(
+            record.group,
+            record.module,
+            record.total,
+            {task: errors.get(task, "") for task in record.failed},
+            is_settled=True,
+            is_repeatable=record.is_repeatable,
+        )
+
     def _group_finished(self, record: records.GroupFinished) -> None:
+        for place, failed in list(self.failed_tasks.items()):
+            if place[0] == record.group and not failed.is_settled:
+                del self.failed_tasks[place]  # a retry has done them
         group = self.groups[record.group]
         group.finished_s, group.ranks = record.time_s, ()
         # A group without a reason to end goes on with its next iteration.
@@ -403,6 +467,8 @@ _HANDLERS: Final[dict[type[Record], Callable[[RunView, Any], None]]] = {
     records.ModuleFailed: RunView._module_failed,
     records.CopiesRestarted: RunView._copies_restarted,
     records.CopyGivenUp: RunView._copy_given_up,
+    records.TaskFailed: RunView._task_failed,
+    records.TasksFailed: RunView._tasks_failed,
     records.GroupFinished: RunView._group_finished,
     records.GroupSkipped: RunView._group_skipped,
     records.CheckpointSaved: RunView._checkpoint_saved,

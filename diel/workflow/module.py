@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -14,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from diel.text import duration_s, format_duration, size_bytes
+from diel.text import duration_s, format_duration, show, size_bytes
 from diel.workflow.annotations import InWords
 from diel.workflow.fields import Count, Duration, GpuCount, Name, StrictTable, Times, nothing_to_run
 from diel.workflow.programs import FACTS, placeholders_in
@@ -43,6 +45,15 @@ def _memory(size: str | int) -> str | int:
     return size
 
 
+def _failures(number: int | str) -> int | str:
+    share = _SHARE.fullmatch(number) if isinstance(number, str) else None
+    if (share is None or float(share[1]) > 100) if isinstance(number, str) else number < 0:
+        words = 'a number of tasks from 0, or a share of all such as "5%"'
+        raise ValueError(f"{words}; got {show(number)}")
+    return number
+
+
+_SHARE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?) ?%", re.ASCII)
 _LEAST_MEMORY_BYTES: Final = 2**20
 _EXECUTABLE_KEYS: Final = {
     "launcher": "a launcher",
@@ -50,9 +61,11 @@ _EXECUTABLE_KEYS: Final = {
     "environment": "an environment",
     "stdin": "a standard input",
     "tasks": "tasks",
+    "max_failures": "a limit of failed tasks",
     "memory": "a limit of memory",
     "signal": "a signal",
 }
+MaxFailures = Annotated[str | int, AfterValidator(_failures)]
 Word = Annotated[str, AfterValidator(_word)]
 Variable = Annotated[
     str,
@@ -61,6 +74,14 @@ Variable = Annotated[
     AfterValidator(_variable),
 ]
 Setting = Annotated[Word | int | float, InWords("a string or a number")]
+
+
+def allowed_of(max_failures: int | str, total: int) -> int:
+    """Return how many of so many may fail, from a number or a share such as ``"5%"``."""
+    if isinstance(max_failures, int):
+        return max_failures
+    # As written: 0.29 times 100 is less than 29 in binary fractions.
+    return int(Fraction(max_failures.rstrip(" %")) * total / 100)
 
 
 class Module(StrictTable):
@@ -135,9 +156,20 @@ class Module(StrictTable):
         description=(
             "How many times the program runs, each time with another {task}, from 0: the copies "
             "share these tasks, and each takes the next one when it has done its last; executables "
-            "only. A task that fails fails its copy."
+            "only. A task that fails fails its copy, see max_failures. A run that goes on repeats "
+            "those that failed or are missing."
         ),
         examples=[1000],
+        json_schema_extra={"unit": "tasks"},
+    )
+    max_failures: MaxFailures | None = Field(
+        default=None,
+        description=(
+            'How many tasks may fail, as a number or as a share of all such as "5%": a task that '
+            "fails is recorded, and its copy goes on with the next; with more the module has "
+            "failed. Without it the first that fails fails its copy."
+        ),
+        examples=[10, "5%"],
         json_schema_extra={"unit": "tasks"},
     )
     memory: Annotated[str | int, AfterValidator(_memory)] | None = Field(
@@ -338,10 +370,25 @@ class Module(StrictTable):
         )
 
     @model_validator(mode="after")
+    def _check_tasks_to_fail(self) -> Module:
+        if self.max_failures is not None and self.tasks is None:
+            raise PydanticCustomError(
+                "no_tasks_to_fail",
+                "max_failures has no effect without tasks",
+                {"remedy": "add tasks, or remove max_failures"},
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_something_to_run(self) -> Module:
         if self.function is None and self.executable is None:
             raise nothing_to_run("module")
         return self
+
+    @property
+    def failures_allowed(self) -> int | None:
+        """How many tasks may fail; None where the first that fails fails its copy."""
+        return None if self.max_failures is None else allowed_of(self.max_failures, self.tasks or 0)
 
     @property
     def memory_bytes(self) -> int | None:

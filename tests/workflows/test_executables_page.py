@@ -57,6 +57,7 @@ def test_every_file_of_the_page_is_tested() -> None:
         "cases.toml",
         "long.toml",
         "licences.toml",
+        "attempts.toml",
     }
 
 
@@ -91,6 +92,12 @@ def test_copies_share_the_tasks(folder: Path) -> None:
 def test_limits_and_resources(name: str, file: str, words: str, folder: Path) -> None:
     run(folder, name)
     assert log(folder, file).startswith(words)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("once")
+def test_tasks_may_fail(folder: Path) -> None:
+    assert "19 of 20 tasks, 1 failed: 7" in run(folder, "attempts.toml").stdout
 
 
 @pytest.mark.thorough

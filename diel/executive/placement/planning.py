@@ -132,6 +132,7 @@ def _plan_group(workflow: Workflow, group: Group, available: int) -> GroupPlan |
                 retries=module.retries,
                 time_limit_s=module.time_limit_s,
                 resources=dict(module.resources),
+                tasks=module.tasks,
             )
             for module in modules
         ),

@@ -38,7 +38,9 @@ from diel.run.records import (
     ModuleFailed,
     RanksLost,
     StopOrdered,
+    TasksFailed,
 )
+from diel.run.tasks import ProgramEnd
 
 
 def group(
@@ -89,6 +91,21 @@ def test_a_copy_returns_what_its_rank_0_returned() -> None:
     assert scheduler.handle(RankFinished(plan.serial, 4, "of rank 2")) == []
     assert scheduler.handle(RankFinished(plan.serial, 3, "of rank 1")) == [
         CopyFinished.of("of rank 0", **plan.place),
+        GroupFinished(group="g"),
+        EndRun(),
+    ]
+
+
+@pytest.mark.parametrize("is_apart", [True, False])
+def test_a_group_finishes_without_its_failed_tasks(is_apart: bool) -> None:
+    scheduler = Scheduler([group("g", ("a", 2, 1, "stop", 0, None, 30), ("b", 1, 1))], range(2, 5))
+    (start,) = started(scheduler.start())
+    ends = [ProgramEnd(True, (17, 4)), ProgramEnd(True, (5,)), ProgramEnd(is_apart)]
+    for plan, end in zip(start.copies, ends, strict=True):
+        last = scheduler.handle(RankFinished(plan.serial, plan.ranks[0], program=end))
+    assert last == [
+        CopyFinished(**start.copies[2].place, is_apart=is_apart),
+        TasksFailed(group="g", module="a", failed=[4, 5, 17], total=30, is_repeatable=is_apart),
         GroupFinished(group="g"),
         EndRun(),
     ]

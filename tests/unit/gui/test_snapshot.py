@@ -152,6 +152,14 @@ def test_what_failed_and_what_never_started_is_said(watched: WatchedRun) -> None
     assert shown["ranks"][3] == ["node1", "trainer.0", "ended", "", 0.0]
 
 
+def test_tasks_that_have_failed_are_said(watched: WatchedRun) -> None:
+    placed = {"group": "g", "iteration": [1], "module": "trainer"}
+    add(watched, "TaskFailed", **placed, copy=0, task=7, total=20, error="it failed")
+    assert snapshot(watched)["alerts"] == ["trainer: 1 of 20 tasks failed: 7"]
+    add(watched, "TasksFailed", **placed, failed=[7], total=20)
+    assert snapshot(watched)["alerts"] == ["trainer: 19 of 20 tasks, 1 failed: 7"]
+
+
 def test_many_copies_are_named_and_the_rest_counted(watched: WatchedRun) -> None:
     for copy in range(100):
         watched.view.progress[f"trainer.{copy}"] = (1.0, None, "")

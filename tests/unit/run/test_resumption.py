@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +355,61 @@ def test_links_of_a_users_own_are_left_alone(directory: RunDirectory, tmp_path: 
     write(directory)
     (directory.path / "snapshots").symlink_to(tmp_path)
     assert order_resumption(directory) is not None
+
+
+# -- what is not repeated --------------------------------------------------------------------------
+
+
+def of_group(name: str, *, failed: Sequence[int] = ()) -> list[tuple[str, dict[str, Any]]]:
+    """Return the records of a group of one executable, of which tasks may have failed."""
+    copy = {"group": name, "module": name}
+    tasks = {**copy, "failed": failed, "total": 9, "is_repeatable": True}
+    return [
+        ("GroupStarted", {"group": name, "copies": {name: 1}}),
+        ("CopyFinished", {**copy, "copy": 0, "is_apart": True}),
+        *([("TasksFailed", tasks)] if failed else []),
+        ("GroupFinished", {"group": name}),
+    ]
+
+
+def begin_of_executables(directory: RunDirectory) -> None:
+    started = {"workflow": "w", "ranks": 4, "groups": ["a", "b", "c"], "depends": {"b": ["a"]}}
+    copies = {name: {name: 1} for name in "abc"}
+    file = str(directory.path.parent.parent / "w.toml")
+    with JournalWriter(directory.journal) as journal:
+        journal.write(record("RunStarted", **started, copies=copies, file=file))
+
+
+DONE = ((0,), True)
+
+
+def test_groups_of_executables_stay_finished(directory: RunDirectory) -> None:
+    begin_of_executables(directory)
+    write(directory, saved(1), *of_group("a", failed=[4]), *of_group("b"))
+    found = order_resumption(directory)
+    assert found is not None
+    assert (found.number, found.finished) == (1, {"a": DONE, "b": DONE})
+
+
+def test_a_finished_run_goes_back_to_its_failed_tasks(directory: RunDirectory) -> None:
+    begin_of_executables(directory)
+    pinned = ("CheckpointSaved", {"number": 1, "file": None, "is_pinned": True})
+    write(directory, *of_group("a", failed=[4]), pinned)
+    write(directory, *of_group("c"), ("CheckpointSaved", {"number": 2, "file": None}))
+    write(directory, *of_group("b"), ended(0))
+    assert order_resumption(directory, repeats_failed=False) is None
+    found = order_resumption(directory)
+    assert found is not None
+    # The group that comes after the failed tasks is repeated too.
+    assert (found.number, found.finished, found.pinned) == (1, {"c": DONE}, None)
+    # All tasks are done now.
+    begin_of_executables(directory)
+    write(directory, *of_group("a"), *of_group("b"), ended(0))
+    assert order_resumption(directory) is None
+
+
+def test_a_finished_run_stays_so_without_the_checkpoint(directory: RunDirectory) -> None:
+    begin_of_executables(directory)
+    pinned = ("CheckpointSaved", {"number": 1, "file": "000001.tuples", "is_pinned": True})
+    write(directory, *of_group("a", failed=[4]), pinned, ended(0))
+    assert order_resumption(directory) is None

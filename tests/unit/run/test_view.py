@@ -205,3 +205,36 @@ def test_a_table_that_a_module_writes_itself_is_shown_by_its_best_rows() -> None
     (table,) = view.results.values()
     assert (table.count, table.rows) == (0, [])
     assert view.own_files == {"results.csv"}
+
+
+def test_failed_tasks_are_shown_until_they_are_repeated() -> None:
+    copy = {"group": "g", "module": "a", "copy": 0, "total": 9}
+    view = view_of(STARTED, GROUP, record("TaskFailed", task=7, error="status 1", **copy))
+    view.apply(record("TaskFailed", task=4, error="status 2", **copy))
+    (failed,) = view.failed_tasks.values()
+    assert str(failed) == "2 of 9 tasks failed: 4, 7"
+    # A retry has done one of them.
+    view.apply(record("TasksFailed", group="g", module="a", failed=[4], total=9))
+    view.apply(record("GroupFinished", group="g"))
+    (failed,) = view.failed_tasks.values()
+    assert str(failed) == "8 of 9 tasks, 1 failed: 4"
+    assert failed.errors == {4: "status 2"}
+    resumed = {"checkpoint": 0, "file": None}
+    view.apply(record("RunResumed", finished={"g": [[0], True]}, **resumed))
+    assert view.failed_tasks
+    view.apply(record("RunResumed", finished={}, **resumed))
+    assert not view.failed_tasks
+
+
+def test_a_run_returns_to_a_checkpoint_that_was_pinned() -> None:
+    declared = record(
+        "ResultsDeclared", module="a", columns=["x"], objective="x", maximise=True, expected=None
+    )
+    view = view_of(STARTED, declared)
+    for number in range(1, 4):
+        view.apply(record("ResultAdded", module="a", row={"x": number}))
+        is_pinned = number == 1
+        view.apply(record("CheckpointSaved", number=number, file=None, is_pinned=is_pinned))
+    view.apply(record("RunResumed", checkpoint=1, file=None, finished={}))
+    (table,) = view.results.values()
+    assert (view.checkpoint, table.rows) == (1, [{"x": 1}])

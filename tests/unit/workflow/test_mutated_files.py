@@ -85,6 +85,7 @@ directory = "{run_dir}/{module}.{copy}"
 environment = { SEED = "{copy}", WIDTH = "${wide}", DT = "${dt}", MODE = "${mode}" }
 stdin = "hello.py"
 tasks = 3
+max_failures = "40%"
 memory = "1 GiB"
 retry_memory = 2
 signal = "USR1"

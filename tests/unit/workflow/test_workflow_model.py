@@ -44,6 +44,8 @@ def test_every_example_is_valid(model: type[BaseModel]) -> None:
                 values |= {"time_limit": "1 h"}
             if name == "retry_memory":
                 values |= {"memory": "1 GiB", "retries": 1}
+            if name == "max_failures":
+                values["tasks"] = 20
             if name == "groups":
                 del values["modules"]
             model.model_validate(values)
@@ -102,3 +104,16 @@ def test_a_part_of_a_workflow_has_modules_of_one_of_its_groups() -> None:
     for group, modules in (("h", ["a"]), ("g", ["b"]), ("g", []), ("g", ["a", "a"])):
         with pytest.raises(LaunchError, match="the workflow file has no such modules"):
             workflow.only(group, modules)
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"), [(0, 0), (7, 7), ("5%", 15), ("0.29 %", 0), ("0.5%", 1), ("100%", 300)]
+)
+def test_how_many_tasks_may_fail(given: int | str, allowed: int) -> None:
+    module = Module(name="a", executable=("x",), tasks=300, max_failures=given)
+    assert module.failures_allowed == allowed
+
+
+def test_a_share_of_tasks_is_taken_as_written() -> None:
+    module = Module(name="a", executable=("x",), tasks=10_000, max_failures="0.29%")
+    assert module.failures_allowed == 29

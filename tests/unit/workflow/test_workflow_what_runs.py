@@ -109,6 +109,24 @@ ONE_PROBLEM: dict[str, OneProblem] = {
         "only an executable has a standard input: a function runs on ranks of this job",
         "remove it",
     ),
+    "failures of a function": (
+        MODULE + "max_failures = 3\n" + GROUP,
+        "module[0].max_failures",
+        "only an executable has a limit of failed tasks: a function runs on ranks of this job",
+        "remove it",
+    ),
+    "failures without tasks": (
+        PROGRAM + "max_failures = 3\n" + GROUP,
+        "module[0]",
+        "max_failures has no effect without tasks",
+        "add tasks, or remove max_failures",
+    ),
+    "more failures than tasks": (
+        PROGRAM + 'tasks = 3\nmax_failures = "101%"\n' + GROUP,
+        "module[0].max_failures",
+        'a number of tasks from 0, or a share of all such as "5%"; got "101%"',
+        "",
+    ),
     "launcher as text": (
         PROGRAM + 'launcher = "mpiexec"\n' + GROUP,
         "module[0].launcher",
