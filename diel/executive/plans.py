@@ -46,10 +46,10 @@ class ModulePlan(Frozen):
         How often a failed copy is started again.
     time_limit_s : float or None
         The time limit of each attempt of a copy.
-    resources : mapping of str to int
-        What each copy takes of the resources of the run.
     tasks : int or None
         How many tasks its copies share.
+    resources : mapping of str to int
+        What each copy takes of the resources of the run.
     """
 
     module: str
@@ -58,8 +58,8 @@ class ModulePlan(Frozen):
     on_failure: Literal["stop", "continue"] = "stop"
     retries: int = 0
     time_limit_s: float | None = None
-    resources: Mapping[str, int] = _NOTHING
     tasks: int | None = None
+    resources: Mapping[str, int] = _NOTHING
 
 
 class GroupPlan(Frozen):

@@ -14,6 +14,7 @@ from diel.coupling.address import Peers
 from diel.errors import ModuleFailed
 from diel.executive.messages import RunCopy
 from diel.executive.plans import CopyPlan
+from diel.loading.deadline import Deadline
 from diel.loading.module_spec import ExecutableSpec, ModuleSpec
 from diel.programs.executables import ExecutableCopies
 from diel.run.directory import RunDirectory
@@ -107,7 +108,7 @@ class Tasks:
         program = ExecutableSpec(words=words, tasks=tasks, **keys)
         order = RunCopy(copy(0, 1).replace(attempt=attempt), {}, Peers("g", {}, ()))
         spec = ModuleSpec("m", None, program, threads=1, options={})
-        return self._copies.run(order, spec, lambda: None, self._record)
+        return self._copies.run(order, spec, Deadline(), lambda: None, self._record)
 
     def _record(self, kind: type[Record], **fields: Any) -> None:
         self.records.append(kind(module="m", copy=0, **fields))

@@ -41,7 +41,7 @@ def loop(number: int) -> Any:
 
 
 def kept(*records: Any, **settings: Any) -> dict[str, Finished]:
-    groups = KeptGroups(STARTED, {}, **settings)
+    groups = KeptGroups(STARTED, {}, {}, **settings)
     for each in chain(*records):
         groups.apply(each)
     return groups.finished
@@ -78,14 +78,14 @@ def test_iterations_stay_as_far_as_all_of_their_groups_do() -> None:
 
 
 def test_a_group_that_a_tuple_ends_is_repeated() -> None:
-    groups = KeptGroups(STARTED.replace(until=("a",)), {})
+    groups = KeptGroups(STARTED.replace(until=("a",)), {}, {})
     for each in run("a", copies=2):
         groups.apply(each)
     assert groups.finished == {}
 
 
 def test_after_a_damaged_line_nothing_stays() -> None:
-    groups = KeptGroups(STARTED, {})
+    groups = KeptGroups(STARTED, {}, {})
     groups.note_damage()
     for each in run("a", copies=2):
         groups.apply(each)
@@ -93,13 +93,37 @@ def test_after_a_damaged_line_nothing_stays() -> None:
 
 
 def test_a_group_that_runs_at_a_checkpoint_stays_finished_later() -> None:
-    groups = KeptGroups(STARTED, {})
+    groups = KeptGroups(STARTED, {}, {})
     *before, last = run("a", copies=2)
     for each in before:
         groups.apply(each)
-    groups = groups.at({})
+    groups = groups.at({}, {})
     groups.apply(last)
     assert groups.finished == {"a": DONE}
+
+
+def skipped(group: str, values: dict[str, Any]) -> Any:
+    return [record("GroupSkipped", group=group, iteration=[0], condition="...", values=values)]
+
+
+def test_a_skipped_group_stays_so_unless_a_tuple_decides() -> None:
+    groups = KeptGroups(STARTED, {}, {})
+    for each in chain(run("a", copies=2), skipped("b", {"outcome('a')": "finished"}), run("c")):
+        groups.apply(each)
+    assert groups.finished == {"a": DONE, "b": DONE, "c": DONE}
+    assert groups.outcomes == {"b": "skipped"}
+    assert kept(run("a", copies=2), skipped("b", {"value('x')": 1}), run("c")) == {"a": DONE}
+    assert kept(run("a", copies=2, apart=False), skipped("b", {"dt": 1})) == {}
+
+
+def test_how_groups_have_ended_stays_with_them() -> None:
+    groups = KeptGroups(STARTED, {"b": DONE}, {"b": "skipped"})
+    *before, last = run("a", copies=2)
+    for each in [*before, last.replace(outcome="failed")]:
+        groups.apply(each)
+    assert groups.outcomes == {"a": "failed", "b": "skipped"}
+    groups.repeat("a", (0,))
+    assert groups.outcomes == {"b": "skipped"}
 
 
 @pytest.mark.parametrize("repeats_failed", [False, True])
@@ -112,9 +136,9 @@ def test_groups_with_failed_tasks_are_repeated_if_asked(repeats_failed: bool) ->
 
 def test_a_repeated_group_takes_the_iteration_around_it_along() -> None:
     finished = {"loop": Finished((1,), False), "first": Finished((1, 0), True)}
-    groups = KeptGroups(STARTED, finished)
+    groups = KeptGroups(STARTED, finished, {})
     groups.repeat("then", (1, 0))
     assert groups.finished == {"loop": Finished((0,), False), "first": Finished((1, 0), True)}
-    groups = KeptGroups(STARTED, finished)
+    groups = KeptGroups(STARTED, finished, {})
     groups.repeat("then", (2, 0))  # the iteration around it has not finished yet
     assert groups.finished == finished
