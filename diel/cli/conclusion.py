@@ -63,7 +63,8 @@ def print_conclusion(
     seconds = view.lasted_s(view.ended_s)
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
     again = f", restarted {format_times(view.restarts)}" if view.restarts else ""
-    print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks{again}")
+    part = f" ({view.part})" if view.part else ""
+    print(f"{view.name}{part} {verdict} after {seconds:.1f} s on {view.ranks} ranks{again}")
     _print_refusal(view)
     for report in directory.reports():
         print(f"report: {report}")

@@ -204,7 +204,11 @@ def _after_resumption(records: list[Record], view: RunView) -> list[Record]:
 def _line_for(record: Record, view: RunView) -> str:
     if isinstance(record, RunStarted):
         again = ", resumed" if view.resumed else ""
-        return f"{record.workflow} on {record.ranks} ranks ({record.mpi}){again}"
+        text = f"{record.workflow} on {record.ranks} ranks ({record.mpi}){again}"
+        if not record.part:
+            return text
+        space = "" if view.resumed else ", with an empty tuple space"
+        return f"{text}, a part of the file ({record.part}){space}"
     if isinstance(record, GroupStarted):
         return _line_for_start(record, view)
     if isinstance(record, GroupFinished):
@@ -411,8 +415,9 @@ def _draw_head(view: RunView, state: str = "running", now_s: float | None = None
     seconds = view.lasted_s(view.ended_s or now_s or time.time())
     said = "" if state == "running" else f", {state}"
     again = f", restarted {format_times(view.restarts)}" if view.restarts else ""
+    part = f" ({view.part})" if view.part else ""
     return Text.assemble(
-        (view.name, "bold"), f" on {view.ranks} ranks, {seconds:.1f} s{again}{said}"
+        (view.name, "bold"), f"{part} on {view.ranks} ranks, {seconds:.1f} s{again}{said}"
     )
 
 

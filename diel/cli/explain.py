@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from diel.cli.output import aligned, warn
+from diel.cli.run import chosen_part
 from diel.errors import LaunchError, RunDirectoryError
 from diel.executive.explanation import explain as explain_run
 from diel.executive.launch import available_cores
@@ -25,6 +26,7 @@ from diel.loading.functions import check_options
 from diel.run.directory import RunDirectory
 from diel.run.history import DEFAULT_RUNS, find_run, summarize
 from diel.run.journal import read_view
+from diel.run.part import Part
 from diel.run.records import RunStarted
 from diel.run.status import StatusView, read_status
 from diel.run.view import RunView
@@ -41,11 +43,13 @@ def explain(options: argparse.Namespace) -> int:
     """
     path = options.path or DEFAULT_RUNS
     if os.path.isfile(path):  # False also of a name that is too long
-        return _explain_file(str(path), options.ranks, options.set)
+        return _explain_file(str(path), options.ranks, options.set, chosen_part(options))
     if options.ranks is not None:
         raise LaunchError("-n N goes with a workflow file: a run has its ranks")
     if options.set:
         raise LaunchError("--set goes with a workflow file: a run has what it was given")
+    if part := chosen_part(options):
+        raise LaunchError(f"{part.flags} goes with a workflow file: a run has its groups")
     directory = RunDirectory(find_run(path))
     view, complaint = read_view(directory)
     if complaint:
@@ -63,11 +67,11 @@ def explain(options: argparse.Namespace) -> int:
     return 0
 
 
-def _explain_file(file: str, ranks: int | None, given: Sequence[str]) -> int:
+def _explain_file(file: str, ranks: int | None, given: Sequence[str], part: Part) -> int:
     """Print when each group of a workflow file would start, and what it waits for."""
     set_thread_environment(1)
     draft = read_draft(file, given=given)
-    workflow = check_options(draft)
+    workflow = check_options(draft).limited_to(part)
     ranks = ranks or needs(workflow, available_cores()).moment
     plan = plan_run(workflow, draft, ranks)
     gpus = fewest_gpus_per_node(workflow, plan.groups, plan.pool, ranks)

@@ -45,7 +45,7 @@ def runs(options: argparse.Namespace) -> int:
 def _row(run: RunSummary) -> tuple[str, ...]:
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_s))
     took = "" if run.duration_s is None else format_duration(run.duration_s)
-    reason = " ".join(run.reason.split())
+    reason = " ".join(run.shown_reason.split())
     if len(reason) > _LONGEST_REASON:
         reason = f"{reason[: _LONGEST_REASON - 3]}..."
     ranks = "" if run.ranks is None else str(run.ranks)

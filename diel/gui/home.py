@@ -123,7 +123,7 @@ def _row(site: Site, summary: RunSummary) -> dict[str, Any]:
         "ranks": summary.ranks,
         "parameters": printable(shown_parameters(summary.parameters)[:200]),
         "folder": name,
-        "reason": printable(in_words_of_the_page(summary.reason)[:200]),
+        "reason": printable(in_words_of_the_page(summary.shown_reason)[:200]),
         **_leading_to("/run", summary.path, path=name),
     }
 

@@ -76,6 +76,8 @@ class RunSummary(Frozen):
         empty if that is not known.
     parameters : mapping of str to value
         The values of the file's parameters.
+    part : str
+        The options that say which groups of the file it runs; empty if all do.
     """
 
     path: Path
@@ -86,6 +88,12 @@ class RunSummary(Frozen):
     ranks: int | None
     reason: str
     parameters: Mapping[str, Any]
+    part: str = ""
+
+    @property
+    def shown_reason(self) -> str:
+        """The reason, after what part of the workflow it is."""
+        return "; ".join(filter(None, (self.part, self.reason)))
 
 
 def shown_parameters(parameters: Mapping[str, Any]) -> str:
@@ -194,6 +202,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         ranks=start.ranks,
         reason=reason,
         parameters=start.parameters,
+        part=start.part,
     )
 
 

@@ -175,11 +175,15 @@ class RunCreated(Record):
         Of the journal.
     given : sequence of str
         Settings of the command line, each ``KEY=VALUE``.
+    only, from_groups : sequence of str
+        The groups that run alone, or with which it begins, where not all run.
     """
 
     file: Text
     format: Count = 1
     given: Texts = field(default=(), is_sparse=True)
+    only: Texts = field(default=(), is_sparse=True)
+    from_groups: Texts = field(default=(), is_sparse=True)
 
 
 class RunStarted(Record):
@@ -223,6 +227,8 @@ class RunStarted(Record):
         The nodes of the ranks that run modules.
     parameters : mapping of str to value
         The values of the file's parameters.
+    part : str
+        The options that say which groups of the file run, where not all do.
     """
 
     workflow: Text
@@ -258,6 +264,7 @@ class RunStarted(Record):
     threads: Annotated[Mapping[str, int], ANY] = field(default_factory=dict)
     nodes: Annotated[Sequence[Node], list_of_tables(Node, "a list of nodes with their ranks")] = ()
     parameters: Row = field(default_factory=dict, is_sparse=True)
+    part: Text = field(default="", is_sparse=True)
 
 
 class RunResumed(Record):

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from diel.errors import RunDirectoryError
+from diel.errors import LaunchError, RunDirectoryError
 from diel.frozen import Frozen
-from diel.run.directory import LOST_OR_ENDED, RunDirectory
+from diel.run.directory import LOST_OR_ENDED, RunDirectory, group_of_state
 from diel.run.fields import Record
 from diel.run.files import locked_file, open_regular, replacing
 from diel.run.journal import Damage, JournalReader, JournalWriter
+from diel.run.part import GroupLinks, Part, groups_of
 from diel.run.records import (
     FORMAT,
     LOSSES,
@@ -69,21 +70,26 @@ class Resumption(Frozen):
     states: Sequence[str] = ()
 
 
-def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | None:
+def order_resumption(
+    directory: RunDirectory, restart: int = 0, repeats: Sequence[str] = ()
+) -> Resumption | None:
     """Write to the journal that the run goes on from its last checkpoint.
 
     A run that was killed before its first checkpoint starts from the beginning, in its directory.
-    `restart` is which restart by its launcher it is; 0 if a person asks. Returns None if the run
-    has finished and no more was requested.
+    `restart` is which restart by its launcher it is; 0 if a person asks. The groups `repeats`, and
+    all that depend on them, are run again even if they have finished. Returns None if the run has
+    finished and no more was requested.
 
     What may change in the workflow file, such as a time limit, is taken over from there.
 
     A RunDirectoryError if it is no run's directory, the run goes on, the workflow file has changes
     that would change results, its journal is damaged where it matters, or it holds links that would
-    be written through.
+    be written through. A LaunchError if groups cannot be repeated.
     """
     past = _Past.read(directory)
-    if past.has_finished and not directory.extension_requested():
+    if repeats:
+        past.forget(_repeated(directory, past, repeats))
+    elif past.has_finished and not directory.extension_requested():
         return None
     changed = _check_changes(past.file, directory)
     directory.refuse_links()
@@ -116,6 +122,22 @@ def order_resumption(directory: RunDirectory, restart: int = 0) -> Resumption | 
             )
         )
     return resumption(directory)
+
+
+def _repeated(directory: RunDirectory, past: _Past, repeats: Sequence[str]) -> set[str]:
+    """Return the groups that are not finished any more when some are repeated."""
+    if past.started is None:
+        raise RunDirectoryError(
+            f"{directory.path} has never begun, so nothing can be repeated: leave --from out"
+        )
+    chosen, around = groups_of(Part(from_groups=repeats), GroupLinks.of_run(past.started))
+    for name in sorted(chosen & past.finished.keys()):
+        if any(directory.path.glob(f"sweeps/{name}.*/trials.jsonl")):
+            raise LaunchError(
+                f"group {name} has a sweep, whose trials are kept and would not run again: begin "
+                f"a new run with diel run {past.file} {Part(from_groups=repeats).flags}"
+            )
+    return chosen | around
 
 
 def workflow_file_of(directory: RunDirectory) -> Path:
@@ -206,6 +228,8 @@ class _Past:
         What was finished at that checkpoint, by group.
     resumed : RunResumed or None
         The last resumption.
+    started : RunStarted or None
+        The last start of its ranks.
     ended_in_order : bool
         Whether rank 0 has ended the last session, by a stop or after a failure, and no rank was
         lost or could not be ended.
@@ -217,6 +241,7 @@ class _Past:
     states: Sequence[str] = ()
     finished: dict[str, Finished] = field(default_factory=dict)
     resumed: RunResumed | None = None
+    started: RunStarted | None = None
     has_finished: bool = False
     has_lost: bool = False  # ranks, in its last session
     ended_in_order: bool = False
@@ -242,6 +267,8 @@ class _Past:
                 continue
             _update_finished(now, entry)
             past._note_end(entry)
+            if isinstance(entry, RunStarted):
+                past.started = entry
             if isinstance(entry, CheckpointSaved):
                 past.number, past.checkpoint = entry.number, entry.file
                 past.states = entry.states
@@ -266,6 +293,14 @@ class _Past:
                 f"diel run {past.file}"
             )
         return past
+
+    def forget(self, groups: Iterable[str]) -> None:
+        """Count groups as not begun, and drop what their modules have saved."""
+        dropped = set(groups)
+        self.finished = {
+            name: finished for name, finished in self.finished.items() if name not in dropped
+        }
+        self.states = [name for name in self.states if group_of_state(name) not in dropped]
 
     def _note_end(self, record: Record) -> None:
         """Note how the present session has ended, as far as a record says that."""

@@ -194,6 +194,11 @@ class RunView:
         return self._saved.number
 
     @property
+    def part(self) -> str:
+        """The options that say which groups of the file run; empty if all do."""
+        return "" if self.started is None else self.started.part
+
+    @property
     def restarts(self) -> int:
         """How often the launcher has started the run again."""
         return sum(loss.restart > 0 for loss in self.losses)

@@ -62,6 +62,7 @@ def test_the_list_for_programs(folder: Path, capsys: pytest.CaptureFixture[str])
         "ranks": 4,
         "reason": f"m.0: E: {'long ' * 40}[red]",
         "parameters": {},
+        "part": "",
     }
 
 
