@@ -51,6 +51,8 @@ class Executive:
         ``{"dt": 0.1, "module.solver.options.cells": 64}``.
     only, from_groups : sequence of str, optional
         Groups to run alone, or with all that depend on them, as ``diel run --only`` and ``--from``.
+    force : bool, optional
+        Whether to run what is up to date, as ``diel run --force``.
     """
 
     def __init__(
@@ -62,10 +64,12 @@ class Executive:
         parameters: Mapping[str, Any] | None = None,
         only: Sequence[str] = (),
         from_groups: Sequence[str] = (),
+        force: bool = False,
     ) -> None:
         for name, groups in (("only", only), ("from_groups", from_groups)):
             if isinstance(groups, str):
                 raise TypeError(f"{name} is a list of names of groups: [{groups!r}]")
+        self._force = force
         self._part = Part(tuple(only), tuple(from_groups))
         self._file = os.fspath(file)
         self._parameters = dict(parameters or {})
@@ -147,6 +151,7 @@ class Executive:
                     provided=provided,
                     given=[setting_of(name, value) for name, value in self._parameters.items()],
                     part=self._part,
+                    makes_all=self._force,
                     traces_all=self._trace,
                 )
         except DielError as error:

@@ -175,6 +175,10 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_set(parser)
     _add_part(parser, "; with --resume, run again although it has finished")
+    parser.add_argument(
+        "--force", action="store_true",
+        help="run also what is up to date, by the inputs and outputs that the file declares",
+    )  # fmt: skip
     add_launch_arguments(parser)
     _add_share(parser)
     _add_silence(parser)

@@ -26,7 +26,7 @@ from diel.run.records import (
 )
 from diel.run.results import best_of_table, best_row, rank_rows
 from diel.run.view import ResultsView, RunView, time_table
-from diel.text import format_times, format_value
+from diel.text import format_times, format_value, some_of
 
 TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 10
@@ -60,6 +60,9 @@ def print_conclusion(
     _print_given_up(view)
     for line in rank_times_lines(view):
         print(line)
+    if view.up_to_date:
+        names = some_of(dict.fromkeys(name for _, name in view.up_to_date))
+        print(f"up to date, and not run: {names}")
     seconds = view.lasted_s(view.ended_s)
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
     again = f", restarted {format_times(view.restarts)}" if view.restarts else ""

@@ -26,6 +26,7 @@ from diel.run.records import (
     JournalLost,
     MessageLogged,
     ModuleFailed,
+    OutputsCurrent,
     RanksLost,
     RunLost,
     RunResumed,
@@ -222,6 +223,8 @@ def _line_for(record: Record, view: RunView) -> str:
         return (
             f"{record.name} failed at attempt {record.attempt}, starts again{whole}: {record.error}"
         )
+    if isinstance(record, OutputsCurrent):
+        return f"{record.name} is up to date"
     if isinstance(record, MessageLogged):
         return f"{record.level.lower()} from {record.name}: {record.text}"
     if isinstance(record, RunLost) and record.restart:

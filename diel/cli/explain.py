@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from diel.cli.output import aligned, warn
 from diel.cli.run import chosen_part
-from diel.errors import LaunchError, RunDirectoryError
+from diel.errors import LaunchError, ModuleFailed, RunDirectoryError
 from diel.executive.explanation import explain as explain_run
 from diel.executive.launch import available_cores
 from diel.executive.placement.planning import (
@@ -20,9 +20,11 @@ from diel.executive.placement.planning import (
     simulated_nodes,
 )
 from diel.executive.placement.preview import moments
-from diel.executive.plans import recorded
+from diel.executive.plans import GroupPlan, recorded
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import check_options
+from diel.loading.module_spec import ModuleSpec
+from diel.loading.outputs import CopyOutputs
 from diel.run.directory import RunDirectory
 from diel.run.history import DEFAULT_RUNS, find_run, summarize
 from diel.run.journal import read_view
@@ -31,6 +33,8 @@ from diel.run.records import RunStarted
 from diel.run.status import StatusView, read_status
 from diel.run.view import RunView
 from diel.workflow.load import read_draft
+from diel.workflow.model import Workflow
+from diel.workflow.outputs import makers_of
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -97,4 +101,45 @@ def _explain_file(file: str, ranks: int | None, given: Sequence[str], part: Part
         for entry in found.groups
     ]
     print("\n".join(aligned(rows)))
+    current = _whether_current(workflow, groups, plan.specs)
+    if current:
+        print("\n".join(["", *aligned([("copy", "group", "whether it will run"), *current])]))
     return 0
+
+
+def _whether_current(
+    workflow: Workflow, groups: Sequence[GroupPlan], specs: Mapping[str, ModuleSpec]
+) -> list[tuple[str, ...]]:
+    """Return a row for each copy that declares outputs: whether it will run, and why."""
+    found: dict[tuple[str, str, str], str] = {}
+    for group in groups:
+        around = workflow.links.around(group.name)
+        for module in group.modules:
+            spec = specs[module.module]
+            for copy in range(module.copies if spec.outputs else 0):
+                places = spec.places(
+                    copy=copy,
+                    copies=module.copies,
+                    processes=module.processes,
+                    group=group.name,
+                    iteration=[0] * (len(around) + 1),
+                    run_dir=workflow.file.parent / "new run",
+                    folder=workflow.file.parent,
+                )
+                try:
+                    why = CopyOutputs(spec, places, workflow.file).why()
+                except ModuleFailed as error:
+                    why = str(error)
+                found[module.module, f"{module.module}.{copy}", group.name] = why
+    folder, by_name = workflow.file.parent, {each.name: each for each in workflow.modules}
+    makers = {name: makers_of(by_name[name], workflow.modules, folder) for name, *_ in found}
+    runs = {name for (name, *_), why in found.items() if why}
+    runs |= {each.name for each in workflow.modules if not each.outputs}
+    while more := {name for name, made_by in makers.items() if made_by & runs} - runs:
+        runs |= more
+    rows: list[tuple[str, ...]] = []
+    for (name, copy_name, group_name), why in found.items():
+        if anew := sorted(makers[name] & runs):
+            why = f"{', '.join(anew)} may make its input anew"
+        rows.append((copy_name, group_name, why or "up to date"))
+    return rows

@@ -69,6 +69,8 @@ class RankOptions(NamedTuple):
     only, from_groups : sequence of str
         The part of the workflow to run, if diel has not started the ranks itself; of a run that is
         resumed, the groups to repeat.
+    makes_all : bool
+        Whether copies run whose outputs are current, if diel has not started the ranks itself.
     """
 
     file: str | None
@@ -81,6 +83,7 @@ class RankOptions(NamedTuple):
     given: Sequence[str] = ()
     only: Sequence[str] = ()
     from_groups: Sequence[str] = ()
+    makes_all: bool = False
 
 
 def run(options: argparse.Namespace) -> int:
@@ -133,6 +136,7 @@ def run(options: argparse.Namespace) -> int:
                 given=given_settings(options),
                 only=chosen_part(options).only,
                 from_groups=chosen_part(options).from_groups,
+                makes_all=getattr(options, "force", False),
             )
         )
     check_that_tasks_are_ranks(os.environ)
@@ -223,13 +227,15 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     cores = launch.available_cores()
     ranks = options.ranks or planning.needs(workflow, cores).moment
     plan = planning.plan_run(workflow, draft, ranks)
+    plan = plan.replace(makes_all=getattr(options, "force", False))
     if launch.is_one_machine(os.environ):  # else only the ranks themselves can tell
         if any(need.gpus for need in plan.needs.values()):
             node = launch.node_of_all(plan.pool, os.environ)
             planning.assign_ranks(
                 plan.groups, plan.needs, [node], options.file, no_gpu_remedy(os.environ)
             )
-        draft.finish(missing_here(draft))
+        missing = draft.missing_inputs(workflow) if directory is None else []
+        draft.finish([*missing_here(draft), *missing])
     if options.ranks is None and ranks > _RANKS_A_CORE * cores:
         raise LaunchError(
             f"{options.file} can use {ranks:,} ranks at once, and there are {cores} cores: "
@@ -358,6 +364,7 @@ class _LaunchedRun:
             run_dir if resumes else None,
             self._options.trace,
             run_dir,
+            makes_all=plan.makes_all,
         )
         launcher = self._mpiexec.line(plan.ranks, hosts, survives_loss=plan.survives_loss)
         line = [*launcher, *python_command(_RANK), "run"]
@@ -501,6 +508,7 @@ def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int
         ranks=options.ranks,
         given=options.given,
         part=part,
+        makes_all=options.makes_all,
         traces_all=options.trace,
     )
 

@@ -44,8 +44,8 @@ def check(options: argparse.Namespace) -> int:
     draft = read_draft(file, given=options.set)
     workflow = check_options(draft)
     problems, oddities = look_at_data(draft, workflow, _LARGEST_READ_BYTES)
-    draft.finish(problems)
     workflow = workflow.limited_to(chosen_part(options))
+    draft.finish([*problems, *draft.missing_inputs(workflow)])
     cores = available_cores()
     plans = plan_groups(workflow, ranks, file) if ranks is not None else []
     need = needs(workflow, cores)

@@ -306,6 +306,8 @@ class RunPlan(Frozen):
     boundaries : tuple of Boundary
     tail_ranks : tuple of int
         The twin of each server, in the same order; empty without twins.
+    makes_all : bool
+        Whether copies run whose outputs are current.
     """
 
     file: str
@@ -331,6 +333,7 @@ class RunPlan(Frozen):
     given: tuple[str, ...] = ()
     boundaries: tuple[Boundary, ...] = ()
     tail_ranks: tuple[int, ...] = ()
+    makes_all: bool = False
 
     @property
     def pool(self) -> tuple[int, ...]:
@@ -418,6 +421,8 @@ def _spec(table: Mapping[str, Any]) -> ModuleSpec:
             **table,
             "function": function and _location(function),
             "executable": executable and _executable(executable),
+            "inputs": tuple(table["inputs"]),
+            "outputs": tuple(table["outputs"]),
         }
     )
 

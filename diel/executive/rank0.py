@@ -64,6 +64,7 @@ def run_rank0(
     provided: Mapping[str, FunctionLocation] | None = None,
     given: Sequence[str] = (),
     part: Part | None = None,
+    makes_all: bool = False,
     traces_all: bool = False,
 ) -> int:
     """Run a workflow file as rank 0; the other ranks call `diel.executive.worker.run_worker`.
@@ -93,6 +94,8 @@ def run_rank0(
         Settings ``KEY=VALUE`` of a new run; one that has a directory was given its own.
     part : Part, optional
         Which groups of the workflow a new run is limited to; default: none.
+    makes_all : bool, optional
+        Whether copies run whose outputs are current.
     traces_all : bool, optional
         Whether to keep every single call of the tuple space for the trace.
 
@@ -118,13 +121,18 @@ def run_rank0(
             plan, draft = _checked(
                 file, provided, given, part, parent.size, directory, resumes=resumes
             )
+            plan = plan.replace(makes_all=makes_all)
         set_thread_environment(plan.max_threads)
         warning = _warning(plan, is_launched=is_launched)
         plan, assignment = _complete(plan, parent, file)
         if draft is not None and all(host == parent.host for host, _ in parent.hosts_and_gpus):
             from diel.loading.functions import missing_here
 
-            draft.finish(missing_here(draft))  # other machines may have other files and packages
+            # Other machines may have other files and packages.
+            missing = []
+            if not resumes:
+                missing = draft.missing_inputs(draft.finish().limited_to(part))
+            draft.finish([*missing_here(draft), *missing])
         if directory is None:
             directory = RunDirectory.create(
                 runs, plan.name, Path(plan.file), private=plan.private, given=plan.given, part=part

@@ -138,6 +138,7 @@ def _head(watched: WatchedRun, view: RunView) -> dict[str, Any]:
         "ended_s": ended_s,
         "resumed": view.resumed,
         "part": _short(view.part),
+        "up_to_date": len(view.up_to_date),
     }
 
 

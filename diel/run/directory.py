@@ -409,6 +409,11 @@ class RunDirectory:
         return said if isinstance(said, dict) else {"reason": text}
 
 
+def is_own_name(name: str) -> bool:
+    """Whether a name in a run directory is that of a file or a folder of the run's own."""
+    return name in _FOLDERS or _OWN_FILE.fullmatch(name) is not None
+
+
 def state_of(module: str, copy: int, rank: int, group: str, iteration: Sequence[int]) -> str:
     """Return the common stem of the file names of all states that a rank of a copy saves."""
     return f"{module}.{copy}.{rank}.{group}.{'-'.join(map(str, iteration))}"

@@ -59,6 +59,10 @@ class GroupLinks(Frozen):
         repeating = {name for name, most in started.iterations.items() if most != 1}
         return cls(started.groups, started.depends, started.inside, repeating.union(started.until))
 
+    def following(self, name: str) -> set[str]:
+        """Return the groups that begin only after a group has finished, directly or not."""
+        return _reached([name], self, follow=True) - _reached([name], self, follow=False)
+
     def around(self, name: str) -> list[str]:
         """Return the groups that a group is in, from the innermost to the outermost."""
         found: list[str] = []

@@ -449,6 +449,10 @@ class CopyGivenUp(_OfCopy, _OfGroup):
     error: Text
 
 
+class OutputsCurrent(_OfCopy, _OfGroup):
+    """The outputs of a copy are up to date, so it counts as finished without having run."""
+
+
 class GroupFinished(_OfGroup):
     """An iteration of a group is done.
 

@@ -169,6 +169,7 @@ class RunView:
     results: dict[TableName, ResultsView] = field(default_factory=dict)
     progress: dict[str, tuple[float, float | None, str]] = field(default_factory=dict)
     given_up: list[records.CopyGivenUp] = field(default_factory=list)
+    up_to_date: dict[tuple[str, str], None] = field(default_factory=dict)  # groups and copies
     messages: list[tuple[str, str, str]] = field(default_factory=list)
     placement: dict[int, str] = field(default_factory=dict)
     running: dict[str, CopyView] = field(default_factory=dict)
@@ -287,6 +288,7 @@ class RunView:
         group.ranks = tuple(rank for ranks in record.placement.values() for rank in ranks)
         for name, ranks in record.placement.items():
             self.placement.update(dict.fromkeys(ranks, f"module {name}"))
+            self.up_to_date.pop((group.name, name), None)
             self.running[name] = CopyView(name, group.name, ranks, record.time_s)
         group.copies, group.copies_finished = sum(record.copies.values()), 0
 
@@ -294,6 +296,9 @@ class RunView:
         self._copy_ended(record)
         if (value := record.value) is not None:
             self._returned[record.group, record.name] = value
+
+    def _outputs_current(self, record: records.OutputsCurrent) -> None:
+        self.up_to_date[record.group, record.name] = None
 
     def _copy_given_up(self, record: records.CopyGivenUp) -> None:
         self._copy_ended(record)
@@ -385,6 +390,7 @@ _HANDLERS: Final[dict[type[Record], Callable[[RunView, Any], None]]] = {
     records.ModuleFailed: RunView._module_failed,
     records.CopiesRestarted: RunView._copies_restarted,
     records.CopyGivenUp: RunView._copy_given_up,
+    records.OutputsCurrent: RunView._outputs_current,
     records.GroupFinished: RunView._group_finished,
     records.CheckpointSaved: RunView._checkpoint_saved,
     records.DeadlockFound: RunView._run_failed,

@@ -440,12 +440,7 @@ class Workflow(StrictTable):
     @property
     def links(self) -> GroupLinks:
         """How the groups are connected."""
-        return GroupLinks(
-            [group.name for group in self.groups],
-            {group.name: group.depends for group in self.groups},
-            {inner: group.name for group in self.groups for inner in group.groups},
-            {group.name for group in self.groups if group.most_iterations != 1},
-        )
+        return links_of(self.groups)
 
     @cached_property
     def _modules_by_name(self) -> dict[str, Module]:
@@ -454,6 +449,16 @@ class Workflow(StrictTable):
     @cached_property
     def _groups_by_name(self) -> dict[str, Group]:
         return {group.name: group for group in self.groups}
+
+
+def links_of(groups: Sequence[Group]) -> GroupLinks:
+    """Return how groups are connected."""
+    return GroupLinks(
+        [group.name for group in groups],
+        {group.name: group.depends for group in groups},
+        {inner: group.name for group in groups for inner in group.groups},
+        {group.name for group in groups if group.most_iterations != 1},
+    )
 
 
 def folder_name(stem: str) -> str:

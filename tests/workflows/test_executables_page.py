@@ -55,6 +55,7 @@ def test_every_file_of_the_page_is_tested() -> None:
         "squares.toml",
         "cells.toml",
         "cases.toml",
+        "steps.toml",
     }
 
 
@@ -75,6 +76,17 @@ def test_copies_share_the_tasks(folder: Path) -> None:
     run(folder, "cases.toml")
     for task in range(20):
         assert (run_dir(folder) / f"{task}.txt").read_text() == f"{task}: {task**2}\n"
+
+
+@pytest.mark.thorough
+def test_what_is_up_to_date_is_not_run_again(folder: Path) -> None:
+    (folder / "raw").mkdir()
+    (folder / "raw" / "a.csv").write_text("1\n2\n")
+    run(folder, "steps.toml")
+    assert (folder / "made" / "lines.txt").read_text().split() == ["2"]
+    assert "up to date, and not run: clean.0, count.0" in run(folder, "steps.toml").stdout
+    (folder / "raw" / "a.csv").write_text("1\n")
+    assert "input raw/a.csv has changed" in diel("explain", "steps.toml", cwd=folder).stdout
 
 
 @pytest.mark.thorough

@@ -71,6 +71,8 @@ time_limit = "10 min"
 name = "filler"
 function = "./hello.py:greet"
 copies = "fill"
+inputs = ["hello.p*"]
+outputs = ["made/{copy}.txt"]
 options = { deep = { list = [1, 2.5, "three"] } }
 [[module]]
 name = "program"
