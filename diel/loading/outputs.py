@@ -7,7 +7,8 @@
 
 A record is written before the copy starts, as ``making``, and after it has ended well, as ``made``:
 what is left of a copy that was killed is never taken for current. Files are compared by content,
-and read again only where their size or time has changed.
+and read again only where their size or time has changed. FOLDER is that of the workflow file, or
+the run directory where all outputs are there.
 """
 
 from __future__ import annotations
@@ -55,7 +56,11 @@ class CopyOutputs:
         self._file = file
         self._folder = file.parent
         name = f"{spec.name}.{places['copy']}.{places['group']}.{places['iteration']}"
-        self._record = self._folder / FOLDER / file.stem / f"{name}.json"
+        # What is in the run directory alone is no other run's concern, and the file's folder may be
+        # one that cannot be written.
+        is_own = all(text.startswith("{run_dir}/") for text in spec.outputs)
+        place = Path(str(places["run_dir"])) if is_own else self._folder
+        self._record = place / FOLDER / file.stem / f"{name}.json"
 
     @contextlib.contextmanager
     def making(self, *, force: bool = False) -> Iterator[bool]:
@@ -218,7 +223,7 @@ def refuse_output(path: Path, roots: Iterable[Path], kept: Iterable[Path]) -> No
     if path.is_symlink():
         raise ModuleFailed(f"its output {path} is a link, and would be removed: put no link there")
     run_dir = places[-1]
-    if real.is_relative_to(places[0] / FOLDER) or (
+    if any(real.is_relative_to(root / FOLDER) for root in places) or (
         real.is_relative_to(run_dir) and is_own_name(real.relative_to(run_dir).parts[0])
     ):
         raise ModuleFailed(f"its output {path} is a file of diel's own: choose another name")

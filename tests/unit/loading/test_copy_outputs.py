@@ -162,6 +162,7 @@ def test_a_module_without_outputs_always_runs(folder: Path) -> None:
         ("run/journal.jsonl", "diel's own"),
         ("run/logs/m.log", "diel's own"),
         (".diel/w", "diel's own"),
+        ("run/.diel/w", "diel's own"),
         ("link", "is a link"),
         ("away/file", "outside"),
     ],
@@ -178,6 +179,15 @@ def test_an_output_that_must_not_be_removed_is_refused(
         pytest.fail("it began")
     assert (away / "file").exists()
     assert {*before} <= {*folder.rglob("*")}
+
+
+def test_nothing_is_written_beside_a_file_whose_outputs_are_in_the_run_directory(
+    folder: Path,
+) -> None:
+    with outputs_of(folder, outputs=("{run_dir}/made/x",)).making():
+        (folder / "run" / "made" / "x").touch()
+    assert not (folder / ".diel").exists()
+    assert (folder / "run" / ".diel" / "w" / "m.0.g.0.json").exists()
 
 
 def test_folders_are_compared_file_by_file(folder: Path) -> None:
