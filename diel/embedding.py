@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diel.errors import DielError
 from diel.exit_codes import BAD_INPUT, INTERNAL_ERROR
+from diel.run.part import Part
 from diel.text import describe_traceback
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class Executive:
     parameters : mapping of str to value, optional
         Values of the file's parameters, or of any other of its keys, as ``diel run --set``:
         ``{"dt": 0.1, "module.solver.options.cells": 64}``.
+    only, from_groups : sequence of str, optional
+        Groups to run alone, or with all that depend on them, as ``diel run --only`` and ``--from``.
+    force : bool, optional
+        Whether to run what is up to date, as ``diel run --force``.
     """
 
     def __init__(
@@ -57,7 +62,15 @@ class Executive:
         runs: str | os.PathLike[str] = "runs",
         trace: bool = False,
         parameters: Mapping[str, Any] | None = None,
+        only: Sequence[str] = (),
+        from_groups: Sequence[str] = (),
+        force: bool = False,
     ) -> None:
+        for name, groups in (("only", only), ("from_groups", from_groups)):
+            if isinstance(groups, str):
+                raise TypeError(f"{name} is a list of names of groups: [{groups!r}]")
+        self._force = force
+        self._part = Part(tuple(only), tuple(from_groups))
         self._file = os.fspath(file)
         self._parameters = dict(parameters or {})
         self._runs = Path(runs)
@@ -137,6 +150,8 @@ class Executive:
                     runs=self._runs,
                     provided=provided,
                     given=[setting_of(name, value) for name, value in self._parameters.items()],
+                    part=self._part,
+                    makes_all=self._force,
                     traces_all=self._trace,
                 )
         except DielError as error:

@@ -26,6 +26,7 @@ def run(ctx: diel.Context) -> float:
     for _ in range(steps):
         half = left - 0.5 * options.dt * rate * left if options.method == "midpoint" else left
         left -= options.dt * rate * half
+    (ctx.run_dir / f"left.{ctx.copy_index}.txt").write_text(f"{left}\n")
     error = left - 0.5 ** (steps * options.dt)
     ctx.log.info("%d steps of %g: an error of %.2g", steps, options.dt, error)
     return error

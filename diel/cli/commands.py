@@ -75,6 +75,18 @@ def add_set(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _add_part(parser: argparse.ArgumentParser, repeats: str = "") -> None:
+    """Add the options that choose some groups of a workflow file."""
+    parser.add_argument(
+        "--only", dest="only_groups", action="append", default=[], metavar="GROUP",
+        help="this group alone, with what is inside it; as often as you like",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from", dest="from_groups", action="append", default=[], metavar="GROUP",
+        help=f"this group and all that depends on it, and nothing before it{repeats}",
+    )  # fmt: skip
+
+
 def add_launch_arguments(
     parser: argparse.ArgumentParser, *, runs: Path | None = Path("runs")
 ) -> None:
@@ -162,6 +174,11 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         help="begin the run in this directory; or go on with it, if it has begun there already",
     )  # fmt: skip
     add_set(parser)
+    _add_part(parser, "; with --resume, run again although it has finished")
+    parser.add_argument(
+        "--force", action="store_true",
+        help="run also what is up to date, by the inputs and outputs that the file declares",
+    )  # fmt: skip
     add_launch_arguments(parser)
     _add_share(parser)
     _add_silence(parser)
@@ -174,6 +191,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     add_set(parser)
+    _add_part(parser)
     parser.add_argument(
         "-n", "--ranks", type=positive, metavar="N",
         help="also check whether it can run on N ranks, and with how many copies",
@@ -205,6 +223,7 @@ _whole.__name__ = "count"
 def _graph_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     add_set(parser)
+    _add_part(parser)
     parser.add_argument(
         # The keys of `diel.cli.workflow_file.DRAWINGS`, which takes long to import.
         "--format", choices=("text", "dot", "mermaid", "svg"), default="text",
@@ -402,6 +421,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a workflow file: on so many ranks (default: as many as it can use at once)",
     )  # fmt: skip
     add_set(parser)
+    _add_part(parser)
 
 
 def _tuple_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ from diel.run.records import (
 )
 from diel.run.results import best_of_table, best_row, rank_rows
 from diel.run.view import ResultsView, RunView, time_table
-from diel.text import format_times, format_value
+from diel.text import format_times, format_value, some_of
 
 TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 10
@@ -62,10 +62,14 @@ def print_conclusion(
     _print_failed_tasks(view)
     for line in rank_times_lines(view):
         print(line)
+    if view.up_to_date:
+        names = some_of(dict.fromkeys(name for _, name in view.up_to_date))
+        print(f"up to date, and not run: {names}")
     seconds = view.lasted_s(view.ended_s)
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
     again = f", restarted {format_times(view.restarts)}" if view.restarts else ""
-    print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks{again}")
+    part = f" ({view.part})" if view.part else ""
+    print(f"{view.name}{part} {verdict} after {seconds:.1f} s on {view.ranks} ranks{again}")
     _print_refusal(view)
     for report in directory.reports():
         print(f"report: {report}")

@@ -27,6 +27,7 @@ from diel.run.records import (
     JournalLost,
     MessageLogged,
     ModuleFailed,
+    OutputsCurrent,
     RanksLost,
     RunLost,
     RunResumed,
@@ -209,7 +210,11 @@ def _after_resumption(records: list[Record], view: RunView) -> list[Record]:
 def _line_for(record: Record, view: RunView) -> str:
     if isinstance(record, RunStarted):
         again = ", resumed" if view.resumed else ""
-        return f"{record.workflow} on {record.ranks} ranks ({record.mpi}){again}"
+        text = f"{record.workflow} on {record.ranks} ranks ({record.mpi}){again}"
+        if not record.part:
+            return text
+        space = "" if view.resumed else ", with an empty tuple space"
+        return f"{text}, a part of the file ({record.part}){space}"
     if isinstance(record, GroupStarted):
         return _line_for_start(record, view)
     if isinstance(record, GroupFinished):
@@ -232,6 +237,8 @@ def _line_for(record: Record, view: RunView) -> str:
         return f"{record.name} goes on without task {record.task}: {record.error}"
     if isinstance(record, TasksFailed):
         return f"warning from {record.module}: {tasks_in_words(record.total, record.failed)}"
+    if isinstance(record, OutputsCurrent):
+        return f"{record.name} is up to date"
     if isinstance(record, MessageLogged):
         return f"{record.level.lower()} from {record.name}: {record.text}"
     if isinstance(record, RunLost) and record.restart:
@@ -429,8 +436,9 @@ def _draw_head(view: RunView, state: str = "running", now_s: float | None = None
     seconds = view.lasted_s(view.ended_s or now_s or time.time())
     said = "" if state == "running" else f", {state}"
     again = f", restarted {format_times(view.restarts)}" if view.restarts else ""
+    part = f" ({view.part})" if view.part else ""
     return Text.assemble(
-        (view.name, "bold"), f" on {view.ranks} ranks, {seconds:.1f} s{again}{said}"
+        (view.name, "bold"), f"{part} on {view.ranks} ranks, {seconds:.1f} s{again}{said}"
     )
 
 

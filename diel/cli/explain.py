@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from diel.cli.output import aligned, warn
-from diel.errors import LaunchError, RunDirectoryError
+from diel.cli.run import chosen_part
+from diel.errors import LaunchError, ModuleFailed, RunDirectoryError
 from diel.executive.explanation import GroupExplanation
 from diel.executive.explanation import explain as explain_run
 from diel.executive.launch import available_cores
@@ -20,16 +21,21 @@ from diel.executive.placement.planning import (
     simulated_nodes,
 )
 from diel.executive.placement.preview import moments
-from diel.executive.plans import recorded
+from diel.executive.plans import GroupPlan, recorded
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import check_options
+from diel.loading.module_spec import ModuleSpec
+from diel.loading.outputs import CopyOutputs
 from diel.run.directory import RunDirectory
 from diel.run.history import DEFAULT_RUNS, find_run, summarize
 from diel.run.journal import read_view
+from diel.run.part import Part
 from diel.run.records import GroupSkipped, RunStarted
 from diel.run.status import StatusView, read_status
 from diel.run.view import RunView
 from diel.workflow.load import read_draft
+from diel.workflow.model import Workflow
+from diel.workflow.outputs import makers_of
 from diel.workflow.when import When
 
 
@@ -43,11 +49,13 @@ def explain(options: argparse.Namespace) -> int:
     """
     path = options.path or DEFAULT_RUNS
     if os.path.isfile(path):  # False also of a name that is too long
-        return _explain_file(str(path), options.ranks, options.set)
+        return _explain_file(str(path), options.ranks, options.set, chosen_part(options))
     if options.ranks is not None:
         raise LaunchError("-n N goes with a workflow file: a run has its ranks")
     if options.set:
         raise LaunchError("--set goes with a workflow file: a run has what it was given")
+    if part := chosen_part(options):
+        raise LaunchError(f"{part.flags} goes with a workflow file: a run has its groups")
     directory = RunDirectory(find_run(path))
     view, complaint = read_view(directory)
     if complaint:
@@ -65,11 +73,11 @@ def explain(options: argparse.Namespace) -> int:
     return 0
 
 
-def _explain_file(file: str, ranks: int | None, given: Sequence[str]) -> int:
+def _explain_file(file: str, ranks: int | None, given: Sequence[str], part: Part) -> int:
     """Print when each group of a workflow file would start, and what it waits for."""
     set_thread_environment(1)
     draft = read_draft(file, given=given)
-    workflow = check_options(draft)
+    workflow = check_options(draft).limited_to(part)
     ranks = ranks or needs(workflow, available_cores()).moment
     plan = plan_run(workflow, draft, ranks)
     gpus = fewest_gpus_per_node(workflow, plan.groups, plan.pool, ranks)
@@ -119,6 +127,9 @@ def _explain_file(file: str, ranks: int | None, given: Sequence[str]) -> int:
         for entry in found.groups
     ]
     print("\n".join(aligned(rows)))
+    current = _whether_current(workflow, groups, plan.specs)
+    if current:
+        print("\n".join(["", *aligned([("copy", "group", "whether it will run"), *current])]))
     return 0
 
 
@@ -130,3 +141,41 @@ def _text(entry: GroupExplanation, skips: Mapping[str, tuple[str, When]]) -> str
     if entry.situation != "waiting" and skip and when is not None:
         return f"{entry.text}; {skip}: {when.reason()}"
     return entry.text  # which says so where it waits
+
+
+def _whether_current(
+    workflow: Workflow, groups: Sequence[GroupPlan], specs: Mapping[str, ModuleSpec]
+) -> list[tuple[str, ...]]:
+    """Return a row for each copy that declares outputs: whether it will run, and why."""
+    found: dict[tuple[str, str, str], str] = {}
+    for group in groups:
+        around = workflow.links.around(group.name)
+        for module in group.modules:
+            spec = specs[module.module]
+            for copy in range(module.copies if spec.outputs else 0):
+                places = spec.places(
+                    copy=copy,
+                    copies=module.copies,
+                    processes=module.processes,
+                    group=group.name,
+                    iteration=[0] * (len(around) + 1),
+                    run_dir=workflow.file.parent / "new run",
+                    folder=workflow.file.parent,
+                )
+                try:
+                    why = CopyOutputs(spec, places, workflow.file).why()
+                except ModuleFailed as error:
+                    why = str(error)
+                found[module.module, f"{module.module}.{copy}", group.name] = why
+    folder, by_name = workflow.file.parent, {each.name: each for each in workflow.modules}
+    makers = {name: makers_of(by_name[name], workflow.modules, folder) for name, *_ in found}
+    runs = {name for (name, *_), why in found.items() if why}
+    runs |= {each.name for each in workflow.modules if not each.outputs}
+    while more := {name for name, made_by in makers.items() if made_by & runs} - runs:
+        runs |= more
+    rows: list[tuple[str, ...]] = []
+    for (name, copy_name, group_name), why in found.items():
+        if anew := sorted(makers[name] & runs):
+            why = f"{', '.join(anew)} may make its input anew"
+        rows.append((copy_name, group_name, why or "up to date"))
+    return rows

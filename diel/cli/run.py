@@ -26,6 +26,7 @@ from diel.errors import DielError, LaunchError
 from diel.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from diel.run.directory import RunDirectory
 from diel.run.files import locked_file
+from diel.run.part import Part
 from diel.text import describe_error, describe_traceback, is_short_of_memory
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class RankOptions(NamedTuple):
         The sweep of several runs that it takes part in, if diel has not started the ranks itself.
     given : sequence of str
         Settings ``KEY=VALUE``, if diel has not started the ranks itself.
+    only, from_groups : sequence of str
+        The part of the workflow to run, if diel has not started the ranks itself; of a run that is
+        resumed, the groups to repeat.
+    makes_all : bool
+        Whether copies run whose outputs are current, if diel has not started the ranks itself.
     """
 
     file: str | None
@@ -76,6 +82,9 @@ class RankOptions(NamedTuple):
     runs: str = ""
     takes_part: dict[str, Any] | None = None
     given: Sequence[str] = ()
+    only: Sequence[str] = ()
+    from_groups: Sequence[str] = ()
+    makes_all: bool = False
 
 
 def run(options: argparse.Namespace) -> int:
@@ -99,6 +108,11 @@ def run(options: argparse.Namespace) -> int:
         raise LaunchError(
             "--set is said when a run begins: --resume goes on with what it was given"
         )
+    if options.resume is not None and chosen_part(options).only:
+        raise LaunchError(
+            "--only is said when a run begins: --resume goes on with that part; --from GROUP "
+            "repeats a group and all that depends on it"
+        )
     if getattr(options, "share", None) is not None:
         _make_shared_folder(options.share)
     if options.file is None and options.resume is None:
@@ -121,6 +135,9 @@ def run(options: argparse.Namespace) -> int:
                 runs=str(options.runs),
                 takes_part=shared_sweep_of(options),
                 given=given_settings(options),
+                only=chosen_part(options).only,
+                from_groups=chosen_part(options).from_groups,
+                makes_all=getattr(options, "force", False),
             )
         )
     check_that_tasks_are_ranks(os.environ)
@@ -133,13 +150,23 @@ def run(options: argparse.Namespace) -> int:
                 f"{options.run_dir} was begun with {_as_flags(begun_with)}, and goes on with that: "
                 "leave --set out, or take another directory"
             )
+        if chosen_part(options) not in (Part(), RunDirectory(options.run_dir).chosen_part()):
+            raise LaunchError(
+                f"{options.run_dir} was begun with another part of the workflow: leave "
+                f"{chosen_part(options).flags} out, or take another directory"
+            )
+        options.from_groups = []
     if options.resume is not None:
         from diel.run.resumption import order_resumption
 
         directory = RunDirectory(options.resume)
         # Each job of a chain gives the same --run-dir: a finished run is finished for these.
         repeats_failed = options.run_dir is None
-        resumption = order_resumption(directory, repeats_failed=repeats_failed)
+        resumption = order_resumption(
+            directory,
+            repeats=chosen_part(options).from_groups,
+            repeats_failed=repeats_failed,
+        )
         if resumption is None:
             return _nothing_to_resume(directory)
         options.file = resumption.file
@@ -169,6 +196,12 @@ def given_settings(options: argparse.Namespace) -> list[str]:
     return list(getattr(options, "set", None) or ())
 
 
+def chosen_part(options: argparse.Namespace) -> Part:
+    """Return which groups of the workflow the command line chooses."""
+    only, start = (getattr(options, name, None) for name in ("only_groups", "from_groups"))
+    return Part(tuple(only or ()), tuple(start or ()))
+
+
 def _as_flags(given: Sequence[str]) -> str:
     return " ".join(f"--set {shlex.quote(setting)}" for setting in given) or "no --set"
 
@@ -194,6 +227,8 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     draft = read_draft(options.file, given=given)
     draft.run_dir = None if directory is None else directory.path
     workflow = check_options(draft)
+    part = chosen_part(options) if directory is None else directory.chosen_part()
+    workflow = workflow.limited_to(part)
     only = getattr(options, "only", None) or (directory and directory.limits())
     if only:
         workflow = workflow.only(*only)
@@ -201,6 +236,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     ranks = options.ranks or planning.needs(workflow, cores).moment
     plan = planning.plan_run(workflow, draft, ranks)
     time_left_of_run(os.environ, time.time())  # which rank 0 would refuse, if it is no time
+    plan = plan.replace(makes_all=getattr(options, "force", False))
     if launch.is_one_machine(os.environ):  # else only the ranks themselves can tell
         if plan.pins:
             launch.check_pins(plan)
@@ -209,7 +245,8 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
             planning.assign_ranks(
                 plan.groups, plan.needs, [node], options.file, no_gpu_remedy(os.environ)
             )
-        draft.finish(missing_here(draft))
+        missing = draft.missing_inputs(workflow) if directory is None else []
+        draft.finish([*missing_here(draft), *missing])
     if options.ranks is None and ranks > _RANKS_A_CORE * cores:
         raise LaunchError(
             f"{options.file} can use {ranks:,} ranks at once, and there are {cores} cores: "
@@ -231,6 +268,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
             private=plan.private,
             at=options.run_dir,
             given=plan.given,
+            part=part,
         )
         if only:
             directory.limit_to(*only)
@@ -337,6 +375,7 @@ class _LaunchedRun:
             run_dir if resumes else None,
             self._options.trace,
             run_dir,
+            makes_all=plan.makes_all,
         )
         launcher = self._mpiexec.line(plan.ranks, hosts, survives_loss=plan.survives_loss)
         line = [*launcher, *python_command(_RANK), "run"]
@@ -463,9 +502,10 @@ def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int
 
     launched_by_us = options.run_dir is not None  # then the launcher shows the run
     file, run_dir = options.file, options.run_dir
+    part = Part(options.only, options.from_groups)
     if options.resume is not None:
         run_dir = options.resume
-        file = _file_to_resume(parent, RunDirectory(run_dir), launched_by_us)
+        file = _file_to_resume(parent, RunDirectory(run_dir), launched_by_us, part.from_groups)
     if file is None:
         return 0
     return run_rank0(
@@ -478,11 +518,15 @@ def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int
         is_launched=launched_by_us,
         ranks=options.ranks,
         given=options.given,
+        part=part,
+        makes_all=options.makes_all,
         traces_all=options.trace,
     )
 
 
-def _file_to_resume(parent: Parent, directory: RunDirectory, launched_by_us: bool) -> str | None:
+def _file_to_resume(
+    parent: Parent, directory: RunDirectory, launched_by_us: bool, repeats: Sequence[str]
+) -> str | None:
     """Return the workflow file of a run to resume; dismiss all ranks if it cannot be resumed.
 
     None if the run has finished: then nothing is left to run.
@@ -491,7 +535,11 @@ def _file_to_resume(parent: Parent, directory: RunDirectory, launched_by_us: boo
     from diel.run.resumption import order_resumption, resumption
 
     try:
-        found = resumption(directory) if launched_by_us else order_resumption(directory)
+        found = (
+            resumption(directory)
+            if launched_by_us
+            else order_resumption(directory, repeats=repeats)
+        )
     except DielError:
         dismiss_all(parent)
         raise

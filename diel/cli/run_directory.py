@@ -68,7 +68,7 @@ def _table(found: Sequence[ListedRun]) -> list[tuple[str, ...]]:
     for run in found:
         summary = run.summary
         took = "" if summary.duration_s is None else format_duration(summary.duration_s)
-        reason = " ".join(summary.reason.split())
+        reason = " ".join(summary.shown_reason.split())
         if len(reason) > _LONGEST_REASON:
             reason = f"{reason[: _LONGEST_REASON - 3]}..."
         ranks = "" if summary.ranks is None else str(summary.ranks)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from diel.cli.output import aligned, warn
+from diel.cli.run import chosen_part
 from diel.errors import LaunchError
 from diel.executive.batch_scripts import batch_script, job_for, scheduler_here
 from diel.executive.launch import available_cores
@@ -43,7 +44,8 @@ def check(options: argparse.Namespace) -> int:
     draft = read_draft(file, given=options.set)
     workflow = check_options(draft)
     problems, oddities = look_at_data(draft, workflow, _LARGEST_READ_BYTES)
-    draft.finish(problems)
+    workflow = workflow.limited_to(chosen_part(options))
+    draft.finish([*problems, *draft.missing_inputs(workflow)])
     cores = available_cores()
     plans = plan_groups(workflow, ranks, file) if ranks is not None else []
     need = needs(workflow, cores)
@@ -159,7 +161,8 @@ def graph(options: argparse.Namespace) -> int:
     WorkflowError
         With every problem of the file.
     """
-    text = DRAWINGS[options.format](drawing_of(load_workflow(options.file, options.set)))
+    workflow = load_workflow(options.file, options.set).limited_to(chosen_part(options))
+    text = DRAWINGS[options.format](drawing_of(workflow))
     if options.format == "text" and not _can_be_shown(text):
         text = text.translate(ASCII)
     print(text)

@@ -347,6 +347,8 @@ class RunPlan(Frozen):
         The twin of each server, in the same order; empty without twins.
     time_left_s : float or None
         How long the job around the run lasts from its start; None where that is not known.
+    makes_all : bool
+        Whether copies run whose outputs are current.
     """
 
     file: str
@@ -375,6 +377,7 @@ class RunPlan(Frozen):
     boundaries: tuple[Boundary, ...] = ()
     tail_ranks: tuple[int, ...] = ()
     time_left_s: float | None = None
+    makes_all: bool = False
 
     @property
     def pool(self) -> tuple[int, ...]:
@@ -472,6 +475,8 @@ def _spec(table: Mapping[str, Any]) -> ModuleSpec:
             **table,
             "function": function and _location(function),
             "executable": executable and _executable(executable),
+            "inputs": tuple(table["inputs"]),
+            "outputs": tuple(table["outputs"]),
         }
     )
 

@@ -25,6 +25,7 @@ from diel.loading.deadline import time_left_of_run
 from diel.loading.environment import set_thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.journal import Recorder
+from diel.run.part import Part
 from diel.run.records import Node as NodeRecord
 from diel.run.records import RunRefused, RunStarted
 from diel.run.resumption import Resumption, resumption
@@ -64,6 +65,8 @@ def run_rank0(
     ranks: int | None = None,
     provided: Mapping[str, FunctionLocation] | None = None,
     given: Sequence[str] = (),
+    part: Part | None = None,
+    makes_all: bool = False,
     traces_all: bool = False,
 ) -> int:
     """Run a workflow file as rank 0; the other ranks call `diel.executive.worker.run_worker`.
@@ -91,6 +94,10 @@ def run_rank0(
         By module, functions that the workflow file need not name.
     given : sequence of str, optional
         Settings ``KEY=VALUE`` of a new run; one that has a directory was given its own.
+    part : Part, optional
+        Which groups of the workflow a new run is limited to; default: none.
+    makes_all : bool, optional
+        Whether copies run whose outputs are current.
     traces_all : bool, optional
         Whether to keep every single call of the tuple space for the trace.
 
@@ -108,11 +115,15 @@ def run_rank0(
     try:
         _check_size(parent, ranks)
         plan, draft = None, None
+        part = (part or Part()) if directory is None else directory.chosen_part()
         if is_launched and directory is not None:
             plan = RunPlan.take(directory.plan, file, parent.size)
         if plan is None:
             given = directory.given() if directory is not None else given
-            plan, draft = _checked(file, provided, given, parent.size, directory, resumes=resumes)
+            plan, draft = _checked(
+                file, provided, given, part, parent.size, directory, resumes=resumes
+            )
+            plan = plan.replace(makes_all=makes_all)
         set_thread_environment(plan.max_threads)
         warning = _warning(plan, is_launched=is_launched)
         plan, assignment = _complete(plan, parent, file)
@@ -120,10 +131,14 @@ def run_rank0(
         if draft is not None and all(host == parent.host for host, _ in parent.hosts_and_gpus):
             from diel.loading.functions import missing_here
 
-            draft.finish(missing_here(draft))  # other machines may have other files and packages
+            # Other machines may have other files and packages.
+            missing = []
+            if not resumes:
+                missing = draft.missing_inputs(draft.finish().limited_to(part))
+            draft.finish([*missing_here(draft), *missing])
         if directory is None:
             directory = RunDirectory.create(
-                runs, plan.name, Path(plan.file), private=plan.private, given=plan.given
+                runs, plan.name, Path(plan.file), private=plan.private, given=plan.given, part=part
             )
         beginning = resumption(directory) if resumes else None
         beginning = beginning or Resumption(plan.file, {}, None, 0)
@@ -135,7 +150,7 @@ def run_rank0(
     binding = _binding(parent, is_launched=is_launched)
     driver = Driver(parent, recorder, plan, assignment, observer, beginning, binding)
     try:
-        started = _run_started(parent, plan, assignment.nodes, beginning)
+        started = _run_started(parent, plan, assignment.nodes, beginning, part)
         exit_code = driver.run(started, warning, traces_all=traces_all)
     except CheckpointError as error:
         refusal = f"{directory.path} cannot be resumed: {error}"
@@ -167,6 +182,7 @@ def _checked(
     file: str,
     provided: Mapping[str, FunctionLocation] | None,
     given: Sequence[str],
+    part: Part,
     ranks: int,
     directory: RunDirectory | None,
     *,
@@ -180,7 +196,7 @@ def _checked(
     draft.run_dir = directory.path if directory is not None and resumes else None
     # Before any code of a module is imported, which may import NumPy.
     set_thread_environment(max((module.threads for _, module in draft.modules), default=1))
-    workflow = check_options(draft)
+    workflow = check_options(draft).limited_to(part)
     only = None if directory is None else directory.limits()
     if only is not None:
         workflow = workflow.only(*only)
@@ -224,7 +240,7 @@ def _binding(parent: Parent, *, is_launched: bool) -> Binding | None:
 
 
 def _run_started(
-    parent: Parent, plan: RunPlan, nodes: Sequence[Node], beginning: Resumption
+    parent: Parent, plan: RunPlan, nodes: Sequence[Node], beginning: Resumption, part: Part
 ) -> RunStarted:
     from diel import __version__
 
@@ -244,6 +260,7 @@ def _run_started(
         resources=plan.resources,
         finished=beginning.finished,
         outcomes=beginning.outcomes,
+        part=part.flags,
     )
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
@@ -396,6 +397,8 @@ class _Worker:
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
         spec = self._specs[plan.module]
+        if spec.inputs or spec.outputs:
+            return self._run_unless_current(order, spec)
         if spec.function is None and len(plan.ranks) == 1:
             # It shares nothing with this process, and no other rank waits for its end.
             program = self._run_program(order)
@@ -406,6 +409,53 @@ class _Worker:
         if len(plan.ranks) > 1:
             with self._meter.communicating("make the copy's communicator"):
                 comm = self._parent.create_communicator(plan.ranks, plan.serial)
+        return self._run_on_ranks(order, comm)
+
+    def _run_unless_current(self, order: RunCopy, spec: ModuleSpec) -> RankFinished:
+        """Run a copy unless its outputs are current: its first rank looks, and tells the others."""
+        from diel.loading.outputs import CopyOutputs  # here, since few modules declare any
+        from diel.run.records import OutputsCurrent
+        from diel.run.tasks import ProgramEnd
+
+        plan, comm = order.plan, None
+        self._parent.let_module_block(len(plan.ranks) > 1)
+        if len(plan.ranks) > 1:
+            with self._meter.communicating("make the copy's communicator"):
+                comm = self._parent.create_communicator(plan.ranks, plan.serial)
+        if self._parent.rank != plan.ranks[0]:
+            assert comm is not None
+            if comm.bcast(None):
+                return self._run_on_ranks(order, comm)
+            return RankFinished(plan.serial, self._parent.rank, None, self._retire(comm))
+        places = spec.places(
+            copy=plan.copy_index,
+            copies=plan.copies,
+            processes=len(plan.ranks),
+            group=plan.group,
+            iteration=plan.iteration,
+            run_dir=self._directory.path,
+            folder=self._folder,
+        )
+        has_to_tell = comm is not None
+        try:
+            outputs = CopyOutputs(spec, places, Path(self._run_plan.file))
+            with outputs.making(force=self._run_plan.makes_all) as is_current:
+                has_to_tell = False
+                if comm is not None:
+                    comm.bcast(not is_current)
+                if not is_current:
+                    return self._run_on_ranks(order, comm)
+                self._recorder_for(order)(OutputsCurrent, group=plan.group)
+                leftovers = 0 if comm is None else self._retire(comm)
+                apart = ProgramEnd(is_apart=True)
+                return RankFinished(plan.serial, self._parent.rank, None, leftovers, program=apart)
+        except BaseException:
+            if comm is not None and has_to_tell:
+                comm.bcast(False)  # the others wait for this, and have nothing to run
+            raise
+
+    def _run_on_ranks(self, order: RunCopy, comm: MPI.Intracomm | None) -> RankFinished:
+        plan, spec = order.plan, self._specs[order.plan.module]
         run = self._run_function if spec.function is not None else self._run_executable
         self._parent.wakeup.runs_module = True
         try:

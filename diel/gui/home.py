@@ -207,7 +207,7 @@ def _row(site: Site, run: ListedRun, common: str, parameters: Sequence[str]) -> 
         },
         "parameters": printable(run.parameters_but(parameters)[:200]),
         "folder": name,
-        "reason": printable(in_words_of_the_page(summary.reason)[:200]),
+        "reason": printable(in_words_of_the_page(summary.shown_reason)[:200]),
         "order": [
             summary.duration_s,
             None if run.best is None else run.best.best,

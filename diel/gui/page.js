@@ -281,7 +281,9 @@ diel.watch = (() => {
     const lasted = head.started_s ? since(head.started_s) : "";
     const ranks = head.ranks ? `${head.ranks.toLocaleString("en")} ranks` : "";
     const resumed = head.resumed ? `resumed ${head.resumed} times` : "";
-    const texts = [ranks, lasted, resumed.replace("1 times", "once")];
+    const part = head.part ? `a part: ${head.part}` : "";
+    const current = head.up_to_date ? `${head.up_to_date} up to date` : "";
+    const texts = [ranks, lasted, resumed.replace("1 times", "once"), part, current];
     diel.part("facts").textContent = texts.filter(Boolean).join(" · ");
   };
 

@@ -137,6 +137,8 @@ def _head(watched: WatchedRun, view: RunView) -> dict[str, Any]:
         "started_s": view.started_s,
         "ended_s": ended_s,
         "resumed": view.resumed,
+        "part": _short(view.part),
+        "up_to_date": len(view.up_to_date),
     }
 
 

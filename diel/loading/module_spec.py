@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +42,8 @@ class ModuleSpec(Frozen):
     gpus: float = 0  # of each rank; a whole number or 1/n
     signal_before_s: float | None = None  # before the end of its time limit
     pin: str = "none"  # or "cores", "numa": what each rank is bound to
+    inputs: tuple[str, ...] = ()  # files and folders; placeholders may stand in them
+    outputs: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, module: Module, location: FunctionLocation | None) -> ModuleSpec:
@@ -55,7 +57,35 @@ class ModuleSpec(Frozen):
             gpus=module.gpus,
             signal_before_s=module.signal_before_s,
             pin=module.pin,
+            inputs=module.inputs,
+            outputs=module.outputs,
         )
+
+    def places(
+        self,
+        *,
+        copy: int,
+        copies: int,
+        processes: int,
+        group: str,
+        iteration: Sequence[int],
+        run_dir: Path,
+        folder: Path,
+    ) -> dict[str, object]:
+        """Return the values of all placeholders for a copy, with the first task."""
+        return {
+            "copy": copy,
+            "copies": copies,
+            "task": 0,
+            "tasks": (self.executable and self.executable.tasks) or 1,
+            "iteration": ".".join(map(str, iteration)),
+            "run_dir": run_dir,
+            "folder": folder,
+            "processes": processes,
+            "threads": self.threads,
+            "module": self.name,
+            "group": group,
+        }
 
     def files(self, folder: Path) -> Iterator[Path]:
         """Yield the Python files that the entry names: of its function, and of its options."""

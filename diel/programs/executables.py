@@ -356,19 +356,15 @@ class ExecutableCopies:
         """
         assert spec.executable is not None
         plan, tasks = order.plan, spec.executable.tasks
-        places: dict[str, object] = {
-            "copy": plan.copy_index,
-            "copies": plan.copies,
-            "task": 0,
-            "tasks": tasks or 1,
-            "iteration": ".".join(map(str, plan.iteration)),
-            "run_dir": self._directory.path,
-            "folder": self._folder,
-            "processes": len(plan.ranks),
-            "threads": spec.threads,
-            "module": plan.module,
-            "group": plan.group,
-        }
+        places = spec.places(
+            copy=plan.copy_index,
+            copies=plan.copies,
+            processes=len(plan.ranks),
+            group=plan.group,
+            iteration=plan.iteration,
+            run_dir=self._directory.path,
+            folder=self._folder,
+        )
         facts = {VARIABLES[name]: value for name, value in places.items()}
         facts |= thread_environment(spec.threads) | deadline.facts()
         if order.gpus is not None:

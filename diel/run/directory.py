@@ -46,13 +46,17 @@ import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from diel.errors import RunDirectoryError
 from diel.exit_codes import NOT_FINISHED, STOPPED
 from diel.frozen import Frozen
 from diel.run.files import PART, file_opener, open_regular, part_of, read_json, replace_file
 from diel.run.json_values import DamagedRecord, parse_json
+
+if TYPE_CHECKING:
+    from diel.run.part import Part
+    from diel.run.records import RunCreated
 
 LOST_OR_ENDED: Final = "somebody ends the job, or its launcher, having lost a rank"
 """The reason in a request to stop that a rank makes after a signal; under ``diel run`` the launcher
@@ -108,6 +112,7 @@ class RunDirectory:
         private: bool = True,
         at: Path | None = None,
         given: Sequence[str] = (),
+        part: Part | None = None,
     ) -> RunDirectory:
         """Make a new run directory with a copy of the workflow file in it.
 
@@ -124,6 +129,8 @@ class RunDirectory:
             The directory itself, in place of a new name in `parent`; it must not exist yet.
         given : sequence of str, optional
             Settings of the command line, each ``KEY=VALUE``.
+        part : Part, optional
+            Which groups of the workflow run; default: all.
 
         Raises
         ------
@@ -147,7 +154,12 @@ class RunDirectory:
             with run.workflow.open("xb") as copy:
                 copy.write(workflow_file.read_bytes())
             # A run that is killed before its first record can be resumed all the same.
-            record = RunCreated(file=str(workflow_file.absolute()), given=list(given))
+            record = RunCreated(
+                file=str(workflow_file.absolute()),
+                given=list(given),
+                only=list(part.only if part else ()),
+                from_groups=list(part.from_groups if part else ()),
+            )
             created = encoded(record, time.time())
             with run.journal.open("x", encoding="utf-8") as journal:
                 journal.write(json.dumps(created) + "\n")
@@ -161,14 +173,25 @@ class RunDirectory:
 
     def given(self) -> list[str]:
         """Return the settings of the command line with which the run has begun."""
+        created = self._created()
+        return [] if created is None else list(created.given)
+
+    def chosen_part(self) -> Part:
+        """Return which groups of the workflow the run has been limited to when it was made."""
+        from diel.run.part import Part
+
+        created = self._created()
+        return Part() if created is None else Part(tuple(created.only), tuple(created.from_groups))
+
+    def _created(self) -> RunCreated | None:
         from diel.run.records import RunCreated, decode
 
         try:
             with open_regular(self.journal) as journal:
                 first = decode(journal.readline(_LONGEST_LINE_BYTES))
         except (OSError, DamagedRecord):
-            return []
-        return list(first.given) if isinstance(first, RunCreated) else []
+            return None
+        return first if isinstance(first, RunCreated) else None
 
     def limit_to(self, group: str, modules: Sequence[str]) -> None:
         """Limit a run that has not begun to some modules of one group."""
@@ -388,6 +411,11 @@ class RunDirectory:
         return said if isinstance(said, dict) else {"reason": text}
 
 
+def is_own_name(name: str) -> bool:
+    """Whether a name in a run directory is that of a file or a folder of the run's own."""
+    return name in _FOLDERS or _OWN_FILE.fullmatch(name) is not None
+
+
 def state_of(module: str, copy: int, rank: int, group: str, iteration: Sequence[int]) -> str:
     """Return the common stem of the file names of all states that a rank of a copy saves."""
     return f"{module}.{copy}.{rank}.{group}.{'-'.join(map(str, iteration))}"
@@ -460,8 +488,9 @@ def new_results_file(run_dir: Path) -> Path:
 
 def repeat_command(run_dir: str | os.PathLike[str]) -> str:
     """Return the command that repeats a run, from within its directory, with what it was given."""
-    given = (f" --set {shlex.quote(setting)}" for setting in RunDirectory(run_dir).given())
-    return f"diel run workflow.toml{''.join(given)}"
+    run = RunDirectory(run_dir)
+    given = [f"--set {shlex.quote(setting)}" for setting in run.given()]
+    return " ".join(["diel run workflow.toml", *given, run.chosen_part().flags]).rstrip()
 
 
 def _results_table(run_dir: Path, number: int) -> Path:

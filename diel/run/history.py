@@ -78,6 +78,8 @@ class RunSummary(Frozen):
         The values of the file's parameters, and of other keys that the command line has set.
     versions : mapping of str to str
         Of ``diel``, ``python`` and ``mpi``, as far as they are recorded.
+    part : str
+        The options that say which groups of the file it runs; empty if all do.
     """
 
     path: Path
@@ -89,6 +91,12 @@ class RunSummary(Frozen):
     reason: str
     parameters: Mapping[str, Any]
     versions: Mapping[str, str]
+    part: str = ""
+
+    @property
+    def shown_reason(self) -> str:
+        """The reason, after what part of the workflow it is."""
+        return "; ".join(filter(None, (self.part, self.reason)))
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
@@ -198,6 +206,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
             for name in ("diel", "python", "mpi")
             if (version := getattr(start, name)) and isinstance(version, str)
         },
+        part=start.part,
     )
 
 

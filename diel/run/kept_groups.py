@@ -9,7 +9,7 @@ nor does one that was skipped by a tuple's value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from diel.run.fields import Record
 from diel.run.records import (
@@ -67,6 +67,12 @@ class KeptGroups:
         groups = KeptGroups(self._started, finished, outcomes, repeats_failed=repeats_failed)
         groups._to_end = dict(self._to_end)
         return groups
+
+    def forget(self, groups: Iterable[str]) -> None:
+        """Let all iterations of groups be repeated."""
+        for group in groups:
+            self.finished.pop(group, None)
+            self.outcomes.pop(group, None)
 
     def note_damage(self) -> None:
         """Record that a line of the journal is lost: nothing that follows is kept."""

@@ -178,11 +178,15 @@ class RunCreated(Record):
         Of the journal.
     given : sequence of str
         Settings of the command line, each ``KEY=VALUE``.
+    only, from_groups : sequence of str
+        The groups that run alone, or with which it begins, where not all run.
     """
 
     file: Text
     format: Count = 1
     given: Texts = field(default=(), is_sparse=True)
+    only: Texts = field(default=(), is_sparse=True)
+    from_groups: Texts = field(default=(), is_sparse=True)
 
 
 class RunStarted(Record):
@@ -234,6 +238,8 @@ class RunStarted(Record):
         How many there are of each resource that groups share.
     taken : mapping of str to mapping of str to int
         What each copy takes of these, by module.
+    part : str
+        The options that say which groups of the file run, where not all do.
     """
 
     workflow: Text
@@ -280,6 +286,7 @@ class RunStarted(Record):
         Mapping[str, Mapping[str, int]],
         table_of(table_of(COUNT, "a table of whole numbers"), "a table of tables of numbers"),
     ] = field(default_factory=dict, is_sparse=True)
+    part: Text = field(default="", is_sparse=True)
 
 
 class RunResumed(Record):
@@ -506,6 +513,10 @@ class TasksFailed(_OfGroup):
     failed: Counts
     total: Count
     is_repeatable: Annotated[bool, TRUTH] = field(default=False, is_sparse=True)
+
+
+class OutputsCurrent(_OfCopy, _OfGroup):
+    """The outputs of a copy are up to date, so it counts as finished without having run."""
 
 
 class GroupFinished(_OfGroup):

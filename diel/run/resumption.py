@@ -16,18 +16,19 @@ with such tasks, which was kept for that, and repeats these tasks and what came 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from diel.errors import RunDirectoryError
+from diel.errors import LaunchError, RunDirectoryError
 from diel.frozen import Frozen
-from diel.run.directory import LOST_OR_ENDED, RunDirectory
+from diel.run.directory import LOST_OR_ENDED, RunDirectory, group_of_state
 from diel.run.fields import Record
 from diel.run.files import locked_file, open_regular, replacing
 from diel.run.journal import Damage, JournalReader, JournalWriter
 from diel.run.kept_groups import KeptGroups
+from diel.run.part import GroupLinks, Part, groups_of
 from diel.run.records import (
     FORMAT,
     LOSSES,
@@ -44,6 +45,7 @@ from diel.run.records import (
     RunStarted,
     StopOrdered,
 )
+from diel.run.tasks import forget_tasks
 
 _CHANGES_SHOWN: Final = 5
 
@@ -82,25 +84,32 @@ class Resumption(Frozen):
 
 
 def order_resumption(
-    directory: RunDirectory, restart: int = 0, *, repeats_failed: bool = True
+    directory: RunDirectory,
+    restart: int = 0,
+    *,
+    repeats: Sequence[str] = (),
+    repeats_failed: bool = True,
 ) -> Resumption | None:
     """Write to the journal that the run goes on from its last checkpoint.
 
     A run that was killed before its first checkpoint starts from the beginning, in its directory.
-    `restart` is which restart by its launcher it is; 0 if a person asks. Returns None if the run
-    has finished and no more was requested; with `repeats_failed`, only if no task of it has failed
-    that can be repeated.
+    `restart` is which restart by its launcher it is; 0 if a person asks. The groups `repeats`, and
+    all that depend on them, are run again even if they have finished. Returns None if the run has
+    finished and no more was requested; with `repeats_failed`, only if no task of it has failed that
+    can be repeated.
 
     What may change in the workflow file, such as a time limit, is taken over from there.
 
     A RunDirectoryError if it is no run's directory, the run goes on, the workflow file has changes
     that would change results, its journal is damaged where it matters, or it holds links that would
-    be written through.
+    be written through. A LaunchError if groups cannot be repeated.
     """
     past = _Past.read(directory)
-    is_over = past.has_finished and not directory.extension_requested()
+    repeated = _repeated(directory, past, repeats) if repeats else set()
+    is_over = past.has_finished and not directory.extension_requested() and not repeated
     if is_over and not (repeats_failed and past.goes_back(directory)):
         return None
+    past.forget(repeated)
     changed = _check_changes(past.file, directory)
     directory.refuse_links()
     if changed is not None and not restart:  # a launcher goes on with the file that it has read
@@ -123,6 +132,7 @@ def order_resumption(
         if past.ended_in_order:
             directory.forget_in_flight()  # no trial has ended that session
         directory.forget_spilled()  # their tuples are in the checkpoint
+        forget_tasks(directory, repeated)
         journal.write(
             RunResumed(
                 checkpoint=past.number,
@@ -134,6 +144,22 @@ def order_resumption(
             )
         )
     return resumption(directory)
+
+
+def _repeated(directory: RunDirectory, past: _Past, repeats: Sequence[str]) -> set[str]:
+    """Return the groups that are not finished any more when some are repeated."""
+    if past.started is None:
+        raise RunDirectoryError(
+            f"{directory.path} has never begun, so nothing can be repeated: leave --from out"
+        )
+    chosen, around = groups_of(Part(from_groups=repeats), GroupLinks.of_run(past.started))
+    for name in sorted(chosen & past.finished.keys()):
+        if any(directory.path.glob(f"sweeps/{name}.*/trials.jsonl")):
+            raise LaunchError(
+                f"group {name} has a sweep, whose trials are kept and would not run again: begin "
+                f"a new run with diel run {past.file} {Part(from_groups=repeats).flags}"
+            )
+    return chosen | around
 
 
 def workflow_file_of(directory: RunDirectory) -> Path:
@@ -244,6 +270,8 @@ class _Past:
         What is not repeated then.
     resumed : RunResumed or None
         The last resumption.
+    started : RunStarted or None
+        The last start of its ranks.
     ended_in_order : bool
         Whether rank 0 has ended the last session, by a stop or after a failure, and no rank was
         lost or could not be ended.
@@ -257,6 +285,7 @@ class _Past:
     pinned: CheckpointSaved | None = None
     repeating: KeptGroups = field(default_factory=lambda: KeptGroups(None, {}, {}))
     resumed: RunResumed | None = None
+    started: RunStarted | None = None
     has_finished: bool = False
     has_lost: bool = False  # ranks, in its last session
     ended_in_order: bool = False
@@ -285,7 +314,6 @@ class _Past:
         past: _Past | None = None
         now: dict[str, Finished] = {}
         outcomes: dict[str, str] = {}
-        started: RunStarted | None = None
         damage: list[Damage] = []  # so far, without what a resumption has discarded
         damage_saved: list[Damage] = []  # before the last checkpoint
         for entry in reader.new_entries():
@@ -304,7 +332,7 @@ class _Past:
             past.kept.apply(entry)
             past.repeating.apply(entry)
             if isinstance(entry, RunStarted):
-                started, past.kept = entry, KeptGroups(entry, now, entry.outcomes)
+                past.started, past.kept = entry, KeptGroups(entry, now, entry.outcomes)
             elif isinstance(entry, CheckpointSaved):
                 past.number, past.checkpoint = entry.number, entry.file
                 past.states = entry.states
@@ -320,7 +348,7 @@ class _Past:
                     goes_back = entry.finished == past.repeating.finished
                     past.states = past.pinned.states if goes_back else past.states
                     past.pinned = None if goes_back else past.pinned
-                past.kept = KeptGroups(started, entry.finished, entry.outcomes)
+                past.kept = KeptGroups(past.started, entry.finished, entry.outcomes)
                 past.resumed, past.has_finished = entry, False
                 damage = list(damage_saved)
             elif isinstance(entry, RunEnded):
@@ -340,6 +368,11 @@ class _Past:
         for group, iteration in self.kept.failed:
             groups.repeat(group, iteration)
         self.pinned, self.repeating = saved, groups
+
+    def forget(self, groups: Collection[str]) -> None:
+        """Count groups as not begun, and drop what their modules have saved."""
+        self.kept.forget(groups)
+        self.states = [name for name in self.states if group_of_state(name) not in groups]
 
     def _note_end(self, record: Record) -> None:
         """Note how the present session has ended, as far as a record says that."""

@@ -13,7 +13,7 @@ half a line at the end of a file counts as none.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -71,19 +71,30 @@ class TaskRecords:
             self._file.close()
 
 
+def forget_tasks(directory: RunDirectory, groups: Collection[str]) -> None:
+    """Let the tasks of groups be done again, before a session begins."""
+    if groups:
+        _keep(directory, lambda place: place[0] not in groups)
+
+
 def keep_done(directory: RunDirectory, going_on: Collection[tuple[str, tuple[int, ...]]]) -> None:
     """Let the tasks that are recorded count in a session that begins, before any rank works.
 
     `going_on` are the groups and iterations that the session begins with: all others come after
     what is repeated, so that their tasks are repeated too. An OSError if it cannot be written.
     """
+    _keep(directory, lambda place: place[:2] in going_on)
+
+
+def _keep(directory: RunDirectory, stays: Callable[[Place], bool]) -> None:
+    """Put the tasks that stay into one file."""
     files = sorted(directory.tasks.glob("*.jsonl"))
     if not files:
         return
     merged = _merged(files)
     with replacing(directory.tasks / _DONE) as done:
         for place, tasks in merged.items():
-            if place[:2] in going_on:
+            if stays(place):
                 done.write(_line(place, sorted(tasks)))
     for file in files:
         if file.name != _DONE:

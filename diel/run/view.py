@@ -207,6 +207,7 @@ class RunView:
     progress: dict[str, tuple[float, float | None, str]] = field(default_factory=dict)
     given_up: list[records.CopyGivenUp] = field(default_factory=list)
     failed_tasks: dict[Place, FailedTasks] = field(default_factory=dict)
+    up_to_date: dict[tuple[str, str], None] = field(default_factory=dict)  # groups and copies
     messages: list[tuple[str, str, str]] = field(default_factory=list)
     placement: dict[int, str] = field(default_factory=dict)
     running: dict[str, CopyView] = field(default_factory=dict)
@@ -231,6 +232,11 @@ class RunView:
     def checkpoint(self) -> int:
         """The number of the last checkpoint; 0 if there is none."""
         return self._saved.number
+
+    @property
+    def part(self) -> str:
+        """The options that say which groups of the file run; empty if all do."""
+        return "" if self.started is None else self.started.part
 
     @property
     def restarts(self) -> int:
@@ -336,6 +342,7 @@ class RunView:
         group.ranks = tuple(rank for ranks in record.placement.values() for rank in ranks)
         for name, ranks in record.placement.items():
             self.placement.update(dict.fromkeys(ranks, f"module {name}"))
+            self.up_to_date.pop((group.name, name), None)
             self.running[name] = CopyView(name, group.name, ranks, record.time_s)
         group.copies, group.copies_finished = sum(record.copies.values()), 0
 
@@ -343,6 +350,9 @@ class RunView:
         self._copy_ended(record)
         if (value := record.value) is not None:
             self._returned[record.group, record.name] = value
+
+    def _outputs_current(self, record: records.OutputsCurrent) -> None:
+        self.up_to_date[record.group, record.name] = None
 
     def _copy_given_up(self, record: records.CopyGivenUp) -> None:
         self._copy_ended(record)
@@ -469,6 +479,7 @@ _HANDLERS: Final[dict[type[Record], Callable[[RunView, Any], None]]] = {
     records.CopyGivenUp: RunView._copy_given_up,
     records.TaskFailed: RunView._task_failed,
     records.TasksFailed: RunView._tasks_failed,
+    records.OutputsCurrent: RunView._outputs_current,
     records.GroupFinished: RunView._group_finished,
     records.GroupSkipped: RunView._group_skipped,
     records.CheckpointSaved: RunView._checkpoint_saved,

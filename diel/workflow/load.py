@@ -40,6 +40,7 @@ from diel.workflow.model import (
     WorkflowTable,
     folder_name,
 )
+from diel.workflow.outputs import check_outputs, missing_inputs
 from diel.workflow.parameters import Parameter, read_parameters
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
@@ -108,6 +109,12 @@ class Draft:
     def in_order(self, extra_problems: Iterable[Problem] = ()) -> list[Problem]:
         """Return all problems, extra ones included, with their lines, in the order of the file."""
         return _in_order([*self.problems, *extra_problems], self.lines)
+
+    def missing_inputs(self, workflow: Workflow) -> list[Problem]:
+        """Return which inputs are not there and made by no module, of this workflow or a part."""
+        names = {module.name for module in workflow.modules}
+        modules = [each for each in self.modules if each[1].name in names]
+        return list(missing_inputs(modules, self.file.parent))
 
     def finish(self, extra_problems: Iterable[Problem] = ()) -> Workflow:
         """Return the workflow, or raise all problems.
@@ -284,6 +291,9 @@ def _read_tables(draft: Draft) -> None:
     problems += limited(whens)
     problems.extend(check_resources(document))
     modules = {module.name: module for _, module in draft.modules}
+    if not problems:  # which would have followed from another
+        groups = [group for _, group in draft.groups]
+        problems += limited(check_outputs(draft.modules, groups, draft.file.parent))
     problems.extend(check_boundaries(draft.boundaries, document, modules, unsure))
 
 

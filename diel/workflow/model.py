@@ -38,6 +38,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from diel.errors import LaunchError
+from diel.run.part import GroupLinks, Part, groups_of
 from diel.text import duration_s, show, size_bytes
 from diel.workflow.annotations import InWords
 from diel.workflow.boundary import Boundary
@@ -461,6 +462,40 @@ class Workflow(StrictTable):
             left += [self.group(name) for name in group.groups]
         return frozenset(found)
 
+    def limited_to(self, part: Part) -> Workflow:
+        """Return the workflow of the groups of a part, which wait for no others.
+
+        A boundary stays if all its modules do. A LaunchError if there is no such part.
+        """
+        if not part:
+            return self
+        chosen, around = groups_of(part, self.links)
+        kept = chosen | around
+        groups = [
+            group.model_copy(
+                update={
+                    key: tuple(name for name in getattr(group, key) if name in kept)
+                    for key in ("groups", "depends")
+                }
+            )
+            for group in self.groups
+            if group.name in kept
+        ]
+        modules = {name for group in groups for name in group.modules}
+        parts = {
+            "modules": tuple(module for module in self.modules if module.name in modules),
+            "groups": tuple(groups),
+            "boundaries": tuple(
+                each for each in self.boundaries if modules.issuperset(each.modules)
+            ),
+        }
+        return Workflow.model_construct(**{**dict(self), **parts})
+
+    @property
+    def links(self) -> GroupLinks:
+        """How the groups are connected."""
+        return links_of(self.groups)
+
     @cached_property
     def _modules_by_name(self) -> dict[str, Module]:
         return {module.name: module for module in self.modules}
@@ -468,6 +503,16 @@ class Workflow(StrictTable):
     @cached_property
     def _groups_by_name(self) -> dict[str, Group]:
         return {group.name: group for group in self.groups}
+
+
+def links_of(groups: Sequence[Group]) -> GroupLinks:
+    """Return how groups are connected."""
+    return GroupLinks(
+        [group.name for group in groups],
+        {group.name: group.depends for group in groups},
+        {inner: group.name for group in groups for inner in group.groups},
+        {group.name for group in groups if group.most_iterations != 1},
+    )
 
 
 def folder_name(stem: str) -> str:

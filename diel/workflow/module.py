@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal
@@ -27,6 +28,12 @@ def _word(text: str) -> str:
     if "\0" in text:
         raise ValueError("a NUL character cannot be passed to a program")
     return text
+
+
+def _file(text: str) -> str:
+    if not text:
+        raise ValueError("the name of a file is empty")
+    return _word(text)
 
 
 def _variable(name: str) -> str:
@@ -67,6 +74,7 @@ _EXECUTABLE_KEYS: Final = {
 }
 MaxFailures = Annotated[str | int, AfterValidator(_failures)]
 Word = Annotated[str, AfterValidator(_word)]
+File = Annotated[str, AfterValidator(_file)]
 Variable = Annotated[
     str,
     StringConstraints(pattern=r"^[^=\x00]+$"),
@@ -189,6 +197,29 @@ class Module(StrictTable):
             "from 4 GiB to 8 and 16."
         ),
         examples=[2],
+    )
+    inputs: tuple[File, ...] = Field(
+        default=(),
+        strict=False,
+        min_length=1,
+        description=(
+            "Files and folders that a copy reads, relative to the workflow file's folder: they "
+            "have to be there, or be outputs of another module. Placeholders and patterns (*, ?, "
+            "[abc], **) may stand in each."
+        ),
+        examples=[["data/*.csv", "{run_dir}/mesh.bin"]],
+    )
+    outputs: tuple[File, ...] = Field(
+        default=(),
+        strict=False,
+        min_length=1,
+        description=(
+            "Files and folders that a copy makes, relative to the workflow file's folder: they are "
+            "removed before it starts and where it fails. A copy whose outputs were made of the "
+            "same inputs, by the same command, is up to date and does not run. Placeholders may "
+            "stand in each."
+        ),
+        examples=[["results/{copy}.npz"]],
     )
     processes: Count = Field(
         default=1,
@@ -323,6 +354,14 @@ class Module(StrictTable):
             raise ValueError("the program's name is empty")
         return value
 
+    @field_validator("outputs")
+    @classmethod
+    def _check_outputs(cls, outputs: tuple[str, ...]) -> tuple[str, ...]:
+        for text in outputs:
+            if glob.has_magic(text):
+                raise ValueError(f"an output is named, not searched for; got {text!r}")
+        return outputs
+
     @field_validator("options")
     @classmethod
     def _check_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
@@ -376,6 +415,17 @@ class Module(StrictTable):
                 "no_tasks_to_fail",
                 "max_failures has no effect without tasks",
                 {"remedy": "add tasks, or remove max_failures"},
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_no_files_of_tasks(self) -> Module:
+        if self.tasks is not None and (self.inputs or self.outputs):
+            raise PydanticCustomError(
+                "files_of_tasks",
+                "a module with tasks has neither inputs nor outputs: its copies share the tasks, "
+                "so that no file is one copy's",
+                {"remedy": "use copies in place of tasks, or remove inputs and outputs"},
             )
         return self
 

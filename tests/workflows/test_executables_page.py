@@ -58,6 +58,7 @@ def test_every_file_of_the_page_is_tested() -> None:
         "long.toml",
         "licences.toml",
         "attempts.toml",
+        "steps.toml",
     }
 
 
@@ -98,6 +99,16 @@ def test_limits_and_resources(name: str, file: str, words: str, folder: Path) ->
 @pytest.mark.usefixtures("once")
 def test_tasks_may_fail(folder: Path) -> None:
     assert "19 of 20 tasks, 1 failed: 7" in run(folder, "attempts.toml").stdout
+
+
+def test_what_is_up_to_date_is_not_run_again(folder: Path) -> None:
+    (folder / "raw").mkdir()
+    (folder / "raw" / "a.csv").write_text("1\n2\n")
+    run(folder, "steps.toml")
+    assert (folder / "made" / "lines.txt").read_text().split() == ["2"]
+    assert "up to date, and not run: clean.0, count.0" in run(folder, "steps.toml").stdout
+    (folder / "raw" / "a.csv").write_text("1\n")
+    assert "input raw/a.csv has changed" in diel("explain", "steps.toml", cwd=folder).stdout
 
 
 @pytest.mark.thorough

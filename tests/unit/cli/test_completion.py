@@ -19,7 +19,7 @@ NAMES = sorted(command.name for command in COMMANDS)
 FILES = ["a b.toml", "w.toml"]
 FOLDERS = ["data", "runs"]
 FORMATS = ["csv", "json", "optuna", "parquet"]
-OF_GRAPH = ["--format", "--help", "--set", "-h"]
+OF_GRAPH = ["--format", "--from", "--help", "--only", "--set", "-h"]
 
 # What has been typed, the last word being completed: what is offered.
 CASES: list[tuple[list[str], list[str]]] = [
@@ -124,7 +124,7 @@ FREE = {
         "trial",
         "delimiter",
     ),
-    *("average", "set", "sweep", "port", "host", "timeout", "where"),
+    *("average", "set", "sweep", "port", "host", "timeout", "where", "only", "from"),
 }
 
 

@@ -65,6 +65,7 @@ def test_the_list_for_programs(folder: Path, capsys: pytest.CaptureFixture[str])
         "parameters": {},
         "versions": {"mpi": "MPI"},
         "scores": [],
+        "part": "",
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import record
 
-from diel.errors import RunDirectoryError
+from diel.errors import LaunchError, RunDirectoryError
 from diel.run.directory import LOST_OR_ENDED, RunDirectory
 from diel.run.files import locked_file
 from diel.run.journal import JournalReader, JournalWriter, Recorder
@@ -56,6 +56,39 @@ def test_a_run_goes_on_from_its_last_checkpoint(directory: RunDirectory) -> None
     assert found.number == 2
     assert found == resumption(directory)
     assert not directory.stop_requested()
+
+
+def test_groups_that_have_finished_are_repeated_with_what_depends_on_them(
+    directory: RunDirectory,
+) -> None:
+    links = {"groups": ["a", "b", "c"], "depends": {"b": ["a"]}}
+    file = str(directory.path.parent.parent / "w.toml")
+    started = {"workflow": "w", "ranks": 4, "file": file, **links}
+    done = [[0], True]
+    event, fields = saved(3, a=done, b=done, c=done)
+    states = ["m.0.0.a.0_1.zip", "m.0.0.c.0_1.zip"]
+    write(directory, ("RunStarted", started), (event, {**fields, "states": states}), ended(0))
+    assert order_resumption(directory) is None
+    found = order_resumption(directory, repeats=["a"])
+    assert found is not None
+    assert found.finished == {"c": ((0,), True)}
+    assert (found.number, list(found.states)) == (3, states)
+    again = order_resumption(directory)  # it was killed at once: the same groups are repeated
+    assert again is not None
+    assert again.finished == found.finished
+
+
+def test_what_cannot_be_repeated_is_refused(directory: RunDirectory) -> None:
+    with pytest.raises(RunDirectoryError, match="has never begun"):
+        order_resumption(directory, repeats=["a"])
+    write(directory, saved(1, a=[[0], True]), ended(0))
+    with pytest.raises(LaunchError, match=r"--from aa: there is no such group; did you mean a\?"):
+        order_resumption(directory, repeats=["aa"])
+    ledger = directory.path / "sweeps" / "a.master" / "trials.jsonl"
+    ledger.parent.mkdir(parents=True)
+    ledger.touch()
+    with pytest.raises(LaunchError, match=r"a sweep.*diel run .*w\.toml --from a$"):
+        order_resumption(directory, repeats=["a"])
 
 
 def test_a_run_whose_launcher_starts_its_ranks_again_is_not_resumed_by_another(

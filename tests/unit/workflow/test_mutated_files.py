@@ -76,6 +76,8 @@ resources = { licence = 1 }
 name = "filler"
 function = "./hello.py:greet"
 copies = "fill"
+inputs = ["hello.p*"]
+outputs = ["made/{copy}.txt"]
 options = { deep = { list = [1, 2.5, "three"] } }
 [[module]]
 name = "program"

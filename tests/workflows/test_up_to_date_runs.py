@@ -1,0 +1,135 @@
+"""Declared inputs and outputs: what is up to date is not run again, also after a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import THOROUGH, diel, processes_in, wait_until, workflow
+
+STEP = """\
+import sys, time
+from pathlib import Path
+
+def work(name, source, target):
+    with open("begun.txt", "a") as log:
+        log.write(f"{name}\\n")
+    with open(target, "w") as file:
+        for line in Path(source).read_text().split():
+            file.write(f"{line}{name}\\n")
+            file.flush()
+            time.sleep(0.01)
+
+def middle(ctx):
+    if ctx.comm.rank == 0:
+        work("m", "made/first.txt", "made/middle.txt")
+
+if __name__ == "__main__":
+    work(*sys.argv[1:])
+"""
+PIPELINE = f"""\
+[[module]]
+name = "first"
+executable = ["{sys.executable}", "steps.py", "f", "raw.txt", "made/first.txt"]
+inputs = ["raw.txt"]
+outputs = ["made/first.txt"]
+[[module]]
+name = "middle"
+function = "./steps.py:middle"
+processes = 2
+inputs = ["made/first.txt"]
+outputs = ["made/middle.txt"]
+[[module]]
+name = "last"
+executable = ["{sys.executable}", "steps.py", "l", "made/middle.txt", "made/last.txt"]
+inputs = ["made/middle.txt"]
+outputs = ["made/last.txt"]
+[[group]]
+name = "one"
+modules = ["first"]
+[[group]]
+name = "two"
+modules = ["middle"]
+depends = ["one"]
+[[group]]
+name = "three"
+modules = ["last"]
+depends = ["two"]
+"""
+LINES = [str(number) for number in range(8)]
+STEPS = {"first.0.one.0": "f", "middle.0.two.0": "m", "last.0.three.0": "l"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "raw.txt").write_text("\n".join(LINES))
+    return workflow(tmp_path, PIPELINE, steps=STEP)
+
+
+def begun(folder: Path) -> str:
+    log = folder / "begun.txt"
+    names = log.read_text().split() if log.exists() else []
+    log.write_text("")
+    return "".join(names)
+
+
+def test_only_what_is_not_up_to_date_runs(file: Path, tmp_path: Path) -> None:
+    assert diel("run", file, cwd=tmp_path).status == 0
+    assert begun(tmp_path) == "fml"
+    again = diel("run", file, cwd=tmp_path)
+    assert begun(tmp_path) == ""
+    assert "up to date, and not run: first.0, middle.0, last.0" in again.stdout
+    (tmp_path / "made" / "middle.txt").unlink()
+    explained = diel("explain", file, cwd=tmp_path).stdout
+    assert "output missing: made/middle.txt" in explained
+    assert "middle may make its input anew" in explained
+    assert diel("run", file, cwd=tmp_path).status == 0
+    assert begun(tmp_path) == "m"  # it makes the same as before, so nothing follows
+    assert diel("run", file, "--force", "--from", "two", cwd=tmp_path).status == 0
+    assert begun(tmp_path) == "ml"
+    (tmp_path / "raw.txt").unlink()
+    for command in ("check", "run"):
+        refused = diel(command, file, cwd=tmp_path)
+        assert (refused.status, 'input "raw.txt" of module "first"' in refused.stderr) == (2, True)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("seed", range(30 if THOROUGH else 2))
+def test_a_killed_run_leaves_nothing_that_counts_as_made(
+    file: Path, tmp_path: Path, seed: int
+) -> None:
+    line = [sys.executable, "-m", "diel", "run", str(file)]
+    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    wait_until((tmp_path / "begun.txt").exists)  # the three steps take a third of a second
+    time.sleep(random.Random(seed).uniform(0.0, 0.35))
+    kill_all_in(tmp_path)
+    process.wait()
+    wait_until(lambda: not processes_in(tmp_path))
+    before, made = begun(tmp_path), ""
+    for name, step in STEPS.items():
+        record = tmp_path / ".diel" / file.stem / f"{name}.json"
+        if record.exists() and json.loads(record.read_text())["state"] == "made":
+            made += step
+    assert before.startswith(made)
+    again = diel("run", file, cwd=tmp_path)
+    assert again.status == 0, again.output
+    assert made + begun(tmp_path) == "fml"
+    expected = "".join(f"{line}fml\n" for line in LINES)
+    assert (tmp_path / "made" / "last.txt").read_text() == expected
+
+
+def kill_all_in(folder: Path) -> None:
+    """Kill all processes that work in a folder, again until none has started another."""
+    for _ in range(3):
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (process / "cwd").resolve() == folder.resolve():
+                    os.kill(int(process.name), signal.SIGKILL)
