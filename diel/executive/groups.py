@@ -215,7 +215,7 @@ class GroupTree:
         node, when = self._nodes[group], self._nodes[group].plan.when
         if when is None or node.is_judged or node.iteration != iteration:
             return []
-        outcomes = {name: self._outcome(self._nodes[name]) for name in when.groups}
+        outcomes = {name: self._outcome(name) for name in when.groups}
         runs = when.judge(tuples, outcomes)
         node.is_judged = True
         if runs:
@@ -231,14 +231,17 @@ class GroupTree:
         )
         return [note, *self._finish(node)]
 
-    def _outcome(self, node: _Node) -> str:
-        """Return how a group has ended; one inside a group that was skipped was, too."""
-        around = node
-        while around.parent is not None:
+    def _outcome(self, group: str) -> str:
+        """Return how a group has ended; one inside a group that was skipped was, too.
+
+        A group that the run leaves out counts as finished.
+        """
+        around = self._nodes.get(group)
+        while around is not None and around.parent is not None:
             around = around.parent
             if self._outcomes.get(around.plan.name) == "skipped":
                 return "skipped"
-        return self._outcomes.get(node.plan.name, "finished")
+        return self._outcomes.get(group, "finished")
 
     def tag_looked(self, group: str, iteration: Iteration, is_there: bool) -> list[Instruction]:
         """Record whether a tuple with the `until` tag of a group exists."""

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 Report = tuple[int, float]
 
-_GOOD: Final = 0.1
-"""The part of trials that counts as good."""
+_GOOD: Final = 0.15
+_GOOD_OF_FRONTS: Final = 0.1
+"""The part of trials that counts as good: of one objective, and of several."""
+_COMPARED: Final = 0.2
+"""The part of trials that have to have come to a step where all are compared by it."""
 _MOST_GOOD: Final = 25
 _LEAST_COMPARED: Final = 10
 _MOST_BAD: Final = 256
@@ -71,13 +74,19 @@ class Ranking:
         self._ranked: list[tuple[float, float, int, int]] = []
 
     @property
+    def has_fronts(self) -> bool:
+        """Whether trials have several scores, so that many are as good as each other."""
+        return self._fronts is not None
+
+    @property
     def scored(self) -> int:
         """How many trials have a score, of whatever step."""
         return len(self._ends)
 
     def good_count(self) -> int:
         """Return how many trials count as good."""
-        return min(math.ceil(_GOOD * self.scored), _MOST_GOOD)
+        part = _GOOD_OF_FRONTS if self.has_fronts else _GOOD
+        return min(math.ceil(part * self.scored), _MOST_GOOD)
 
     def add(
         self, trial: int, reports: Sequence[Report], score: Sequence[float] | float | None
@@ -98,7 +107,7 @@ class Ranking:
         self._told.append((trial, reports, score))
         if score is not None or reports:
             insort(self._ends, math.inf if score is not None else float(reports[-1][0]))
-            enough = max(2 * self.good_count(), _LEAST_COMPARED)
+            enough = max(math.ceil(_COMPARED * self.scored), _LEAST_COMPARED)
             level = self._ends[-min(enough, self.scored)]
             level = level if self._fronts is None else math.inf
             if level != self.level:
@@ -127,7 +136,7 @@ class Ranking:
         return min(reached, self.level), score if score == score else -math.inf, -trial, index
 
     def split(self) -> tuple[list[int], list[int], list[float]]:
-        """Return the indices of good trials, and of bad ones, with the weights of these."""
+        """Return the indices of good trials, best last, and of bad ones, with their weights."""
         count, behind = self.good_count(), self._ranked
         ahead = [] if self._fronts is None else self._fronts.from_best(count)[::-1]
         cut = len(behind) + len(ahead) - count
@@ -135,6 +144,8 @@ class Ranking:
         indices = [entry[3] for entry in behind[start:]] + ahead[max(start - len(behind), 0) :]
         near = len(indices) - count
         good, bad = indices[near:], indices[:near]
+        if self._fronts is not None:  # as good as each other: in no order of telling
+            good.sort(key=lambda index: self._told[index][0])
         rest = cut - near
         taken = min(rest, _MOST_BAD // 2)
         places = [(2 * place + 1) * rest // (2 * taken) for place in range(taken)]
@@ -152,7 +163,10 @@ class TPE:
     """Asks for the points that are likely among good trials and unlikely among bad ones.
 
     Of some candidates, drawn from a density of the good trials, it takes the one with the largest
-    ratio of this density to that of all others. Parameters are modelled together, and parameters
+    ratio of this density to that of all others. The better a good trial, the more it weighs, by the
+    square of its rank, unless there are several objectives. Near the end many trials are nearly as
+    good as the best, and few of them are next to it.
+    Parameters are modelled together, and parameters
     that exist in some points only are no exception. Trials in flight count as bad, so that trials
     asked for at the same time differ; so do trials that failed, and those that were stopped early
     by how far they came.
@@ -342,8 +356,11 @@ class TPE:
 
         good, bad, weights = self._ranking.split()
         weights += [1.0] * len(self._in_flight)
+        ranks = range(1, len(good) + 1)
+        marks = [1.0 if self._ranking.has_fronts else float(rank * rank) for rank in ranks]
+        share = len(good) / sum(marks)
         rows = np.vstack([self._rows[bad], *self._in_flight.values()])
         return (
-            Mixture(self._of, self._rows[good], [1.0] * len(good), _PRIOR),
+            Mixture(self._of, self._rows[good], [share * each for each in marks], _PRIOR),
             Mixture(self._of, rows, weights, _PRIOR),
         )

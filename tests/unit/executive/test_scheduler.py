@@ -14,12 +14,14 @@ from diel.executive.events import (
     LookForTag,
     RanksDied,
     RanksSilent,
+    ReadTuples,
     RestartCopies,
     StartGroup,
     StopAsked,
     StopRun,
     TagLooked,
     TimeLimitPassed,
+    TuplesRead,
 )
 from diel.executive.messages import LossAllowed, ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
@@ -41,6 +43,7 @@ from diel.run.records import (
     TasksFailed,
 )
 from diel.run.tasks import ProgramEnd
+from diel.workflow.when import When
 
 
 def group(
@@ -94,6 +97,13 @@ def test_a_copy_returns_what_its_rank_0_returned() -> None:
         GroupFinished(group="g"),
         EndRun(),
     ]
+
+
+def test_a_group_that_the_run_leaves_out_has_finished() -> None:
+    asks = When("outcome('left out') == 'finished'")
+    scheduler = Scheduler([group("g", ("a", 1, 1), when=asks)], [2])
+    assert scheduler.start() == [ReadTuples("g", (0,), ())]
+    assert started(scheduler.handle(TuplesRead("g", (0,), {})))
 
 
 @pytest.mark.parametrize("is_apart", [True, False])
