@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -208,6 +209,16 @@ def unfold(*names: str) -> Callable[[Any], None]:
     return act
 
 
+def unfold_keys(page: Any) -> None:
+    """Show the keys of the whole workflow that are folded."""
+    page.get_by_text("No problem found.").wait_for()
+    folds = page.get_by_text(re.compile(r"^\d+ more keys$")).all()
+    assert folds
+    for fold in folds:
+        fold.click()
+    page.wait_for_timeout(500)
+
+
 def open_choices(page: Any) -> None:
     choose('.module[data-module="trainer"]')(page)
     page.get_by_label("dataset", exact=True).first.click()
@@ -231,7 +242,7 @@ def fail_to_start(page: Any) -> None:
     page.get_by_text("4 at least").wait_for()
     page.get_by_label("MPI ranks").fill("1")
     press("Start here")(page)
-    failure = page.locator(".diel-failure")
+    failure = page.locator(".diel-failure:visible")
     failure.get_by_text('write 4 or more into "MPI ranks"').wait_for()
     expect(failure).not_to_contain_text("-n 4")
     expect(failure.get_by_role("button", name="Start as root")).to_be_hidden()
@@ -247,7 +258,7 @@ def refuse(page: Any) -> None:
 
 def fail_to_resume(page: Any) -> None:
     press("Resume")(page)
-    failure = page.locator(".diel-failure")
+    failure = page.locator(".diel-failure:visible")
     failure.get_by_text("The run has not been resumed").wait_for()
     expect(failure).to_contain_text("study.toml")
 
@@ -296,7 +307,7 @@ SCENES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "compose, new menu": ("/compose", open_menu("New")),
     "compose, open menu": ("/compose", open_menu("Open")),
     "compose, save as": ("/compose", open_dialog("Save as")),
-    "compose, keys": ("/compose?file=study.toml", unfold("8 more keys", "4 more keys")),
+    "compose, keys": ("/compose?file=study.toml", unfold_keys),
     "compose, choices": ("/compose?file=study.toml", open_choices),
     "compose, failed start": ("/compose?file=study.toml", fail_to_start),
     "compose, refused": ("/compose?file=study.toml", refuse),

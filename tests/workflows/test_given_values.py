@@ -59,5 +59,6 @@ def test_a_run_goes_on_with_what_it_was_given(starts: object, tmp_path: Path) ->
     assert (directory / "logs" / "say.0.0.log").read_text() == "tank by 0.05, in copy 0\n"
     assert file.read_text() == STUDY
     (listed,) = json.loads(diel("runs", "--json", cwd=tmp_path).stdout)
-    assert listed["parameters"] == {"dt": 0.05, "case": "tank"}
+    set_keys = {"module.solve.options.cells": 64}
+    assert listed["parameters"] == {"dt": 0.05, "case": "tank", **set_keys}
     assert "dt=0.05 case=tank" in diel("runs", cwd=tmp_path).stdout

@@ -12,8 +12,8 @@ from support import ROOT, execute, mpiexec
 PAGE = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
 
 
-def block(kind: str, number: int) -> str:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[number]
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 # One after the other, as two programs would do it.
@@ -29,10 +29,11 @@ for name in ("Executive", "IELExecutive"):
 
 @pytest.mark.usefixtures("once")
 def test_the_drivers_of_the_page(tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text(block("toml", 1))
-    program = block("python", 0)
+    (study,) = [text for text in blocks("toml") if text.startswith("# study.toml")]
+    (tmp_path / "study.toml").write_text(study)
+    program, other, *_ = blocks("python")
     (tmp_path / "Executive.py").write_text(program)
-    program = program[: program.index("executive =")] + block("python", 1)
+    program = program[: program.index("executive =")] + other
     (tmp_path / "IELExecutive.py").write_text(program)
     finished = execute([*mpiexec(5), sys.executable, "-c", BOTH], cwd=tmp_path)
     assert finished.status == 0, finished.output
