@@ -216,7 +216,9 @@ class Driver:
                 self._await_cores()
             if self._exit_code is None:
                 first = self._scheduler.start()
-                begun = {(i.group, i.iteration) for i in first if isinstance(i, StartGroup)}
+                # Whether a group runs whose condition is to be judged is not known yet.
+                goes_on = StartGroup, ReadTuples
+                begun = {(i.group, i.iteration) for i in first if isinstance(i, goes_on)}
                 keep_done(self._recorder.directory, begun.union(self._scheduler.ready))
                 self._perform(first)
         except (ServerLost, TupleError) as error:

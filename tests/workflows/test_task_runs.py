@@ -39,9 +39,17 @@ copies = 2
 [[module]]
 name = "sum"
 executable = ["sh", "-c", "cat out/* | sort -n > sum.txt; echo >> ran/sum"]
+[[module]]
+name = "prepare"
+executable = ["true"]
+[[group]]
+name = "before"
+modules = ["prepare"]
 [[group]]
 name = "each"
 modules = ["task"]
+depends = ["before"]
+when = "outcome('before') == 'finished'"
 [[group]]
 name = "together"
 modules = ["sum"]
