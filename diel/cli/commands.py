@@ -66,17 +66,17 @@ def add_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
 
 
-def add_set(parser: argparse.ArgumentParser) -> None:
-    """Add the option --set, which changes what a workflow file says for this time."""
+def add_choices(parser: argparse.ArgumentParser, repeats: str = "", *, runs: bool = True) -> None:
+    """Add the options that choose, for this time, what a workflow file says and what of it runs.
+
+    Those that only make sense where something `runs` are left out elsewhere; `repeats` is what more
+    --from does with a run that is resumed.
+    """
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
         help="give a parameter of the file this value, or any key another: --set dt=0.1 --set "
         "module.solver.options.cells=64; as often as you like",
     )  # fmt: skip
-
-
-def _add_part(parser: argparse.ArgumentParser, repeats: str = "") -> None:
-    """Add the options that choose some groups of a workflow file."""
     parser.add_argument(
         "--only", dest="only_groups", action="append", default=[], metavar="GROUP",
         help="this group alone, with what is inside it; as often as you like",
@@ -85,6 +85,11 @@ def _add_part(parser: argparse.ArgumentParser, repeats: str = "") -> None:
         "--from", dest="from_groups", action="append", default=[], metavar="GROUP",
         help=f"this group and all that depends on it, and nothing before it{repeats}",
     )  # fmt: skip
+    if runs:
+        parser.add_argument(
+            "--force", action="store_true",
+            help="run also what is up to date, by the inputs and outputs that the file declares",
+        )  # fmt: skip
 
 
 def add_launch_arguments(
@@ -173,12 +178,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         "--run-dir", type=Path, metavar="RUN_DIR",
         help="begin the run in this directory; or go on with it, if it has begun there already",
     )  # fmt: skip
-    add_set(parser)
-    _add_part(parser, "; with --resume, run again although it has finished")
-    parser.add_argument(
-        "--force", action="store_true",
-        help="run also what is up to date, by the inputs and outputs that the file declares",
-    )  # fmt: skip
+    add_choices(parser, "; with --resume, run again although it has finished")
     add_launch_arguments(parser)
     _add_share(parser)
     _add_silence(parser)
@@ -190,8 +190,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
-    add_set(parser)
-    _add_part(parser)
+    add_choices(parser, runs=False)
     parser.add_argument(
         "-n", "--ranks", type=positive, metavar="N",
         help="also check whether it can run on N ranks, and with how many copies",
@@ -222,8 +221,7 @@ _whole.__name__ = "count"
 
 def _graph_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
-    add_set(parser)
-    _add_part(parser)
+    add_choices(parser, runs=False)
     parser.add_argument(
         # The keys of `diel.cli.workflow_file.DRAWINGS`, which takes long to import.
         "--format", choices=("text", "dot", "mermaid", "svg"), default="text",
@@ -285,7 +283,7 @@ def _sbatch_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
-    add_set(parser)
+    add_choices(parser)
     parser.add_argument(
         "-n", "--ranks", type=positive, metavar="N",
         help="MPI ranks (default: nodes times ranks on each, or what the file can use at once)",
@@ -344,7 +342,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", type=Path,
         help="the workflow file; or a run's directory, to look at a sweep that has run",
     )  # fmt: skip
-    add_set(parser)
+    add_choices(parser)
     parser.add_argument(
         "--dry-run", action="store_true",
         help="run nothing but one trial: show how many there are, the first points, and how long "
@@ -420,8 +418,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--ranks", type=positive, metavar="N",
         help="of a workflow file: on so many ranks (default: as many as it can use at once)",
     )  # fmt: skip
-    add_set(parser)
-    _add_part(parser)
+    add_choices(parser, runs=False)
 
 
 def _tuple_arguments(parser: argparse.ArgumentParser) -> None:

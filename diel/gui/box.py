@@ -19,6 +19,7 @@ from diel.gui.compose_launch import start_run
 from diel.gui.processes import in_words_of_the_page, wait_for
 from diel.gui.site import FailureBox, Site, address, page, printable
 from diel.run.directory import RunDirectory
+from diel.run.part import Part, words_of_choices
 from diel.run.shown_files import files_of, logs_of, open_shown
 from diel.run.view import RunView
 from diel.run.watched_run import WatchedRun
@@ -55,8 +56,7 @@ def _parts(opened: BinaryIO) -> Iterator[bytes]:
 
 def run_again(file: Path, given: Sequence[str], only: str) -> list[str]:
     """Return the arguments of diel that run one group of a workflow file again, by itself."""
-    settings = [word for setting in given for word in ("--set", setting)]
-    return ["run", str(file), *settings, "--only", only]
+    return ["run", str(file), *words_of_choices(given, Part((only,)))]
 
 
 class BoxPanel:

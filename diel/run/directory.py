@@ -488,9 +488,11 @@ def new_results_file(run_dir: Path) -> Path:
 
 def repeat_command(run_dir: str | os.PathLike[str]) -> str:
     """Return the command that repeats a run, from within its directory, with what it was given."""
+    from diel.run.part import words_of_choices
+
     run = RunDirectory(run_dir)
-    given = [f"--set {shlex.quote(setting)}" for setting in run.given()]
-    return " ".join(["diel run workflow.toml", *given, run.chosen_part().flags]).rstrip()
+    choices = words_of_choices(run.given(), run.chosen_part())
+    return shlex.join(["diel", "run", "workflow.toml", *choices])
 
 
 def _results_table(run_dir: Path, number: int) -> Path:
