@@ -57,10 +57,10 @@ class GroupLinks(Frozen):
         Groups that may run more than once in a row.
     """
 
-    names: Sequence[str]
-    depends: Mapping[str, Sequence[str]]
-    inside: Mapping[str, str]
-    repeating: Collection[str]
+    names: Sequence[str] = ()
+    depends: Mapping[str, Sequence[str]] = {}
+    inside: Mapping[str, str] = {}
+    repeating: Collection[str] = ()
 
     @classmethod
     def of_run(cls, started: RunStarted) -> GroupLinks:
