@@ -175,6 +175,7 @@ class Driver:
             time_table=self._time_table,
             state_saved=self._checkpoints.note_state,
         )
+        self._arrays = {plan.name for plan in plan.groups if plan.elements is not None}
         self._ended: dict[str, None] = {}  # copies, in order
         self._tuples: TupleClient | None = None
         self._outside = OutsideSocket(recorder.directory, self._tuple_client, self._warn)
@@ -459,9 +460,10 @@ class Driver:
         # a resumed run merely repeats work. A checkpoint, though, has to precede the orders.
         kinds = {type(instruction) for instruction in instructions}
         free = self._scheduler.free_ranks if self._plan.pins else ()
-        for instruction in instructions if TasksFailed in kinds else ():
-            if isinstance(instruction, TasksFailed):
-                self._checkpoints.note_failed_tasks(instruction)
+        if not kinds.isdisjoint((TasksFailed, GroupFinished)) and any(
+            map(self._is_repeatable, instructions)
+        ):
+            self._checkpoints.note_failures()
         is_due = self._checkpoints.is_pin_due or (
             EndRun not in kinds and self._checkpoints.is_due()
         )
@@ -472,6 +474,16 @@ class Driver:
         else:
             self._orders.give(instructions, free)
             self._write_down(instructions)
+
+    def _is_repeatable(self, instruction: Instruction) -> bool:
+        """Whether a group ends with failed tasks or elements, which a run can repeat."""
+        if isinstance(instruction, TasksFailed):
+            return instruction.is_repeatable
+        return (
+            isinstance(instruction, GroupFinished)
+            and instruction.outcome == "failed"
+            and instruction.group in self._arrays
+        )
 
     def _write_down(self, instructions: Sequence[Instruction]) -> None:
         with self._recorder.batch():
