@@ -191,7 +191,8 @@ def needs(workflow: Workflow, cores: int) -> RankNeeds:
     """Count the ranks that a workflow needs.
 
     For `moment` and `total` the "fill" modules of one group share so many cores; each has at least
-    one copy. A group that will be skipped needs none.
+    one copy. A group that will be skipped needs none. Of elements that may all run at once, `moment`
+    counts those that so many cores have room for, one at least.
     """
     service_ranks = _service_ranks(workflow)
     skipped = workflow.surely_skipped
@@ -202,12 +203,14 @@ def needs(workflow: Workflow, cores: int) -> RankNeeds:
     outermost = [group for group in workflow.groups if group.name not in inside]
     return RankNeeds(
         minimum=service_ranks + max(least, default=0),
-        moment=service_ranks + _moment(workflow, outermost, usual),
+        moment=service_ranks + _moment(workflow, outermost, usual, cores),
         total=service_ranks + sum(usual.values()),
     )
 
 
-def _moment(workflow: Workflow, beside: Sequence[Group], ranks: Mapping[str, int]) -> int:
+def _moment(
+    workflow: Workflow, beside: Sequence[Group], ranks: Mapping[str, int], cores: int
+) -> int:
     """Return the most ranks that sibling groups, with the groups inside them, use at a time.
 
     A group of groups weighs as much as the groups inside it can use at a time.
@@ -218,10 +221,11 @@ def _moment(workflow: Workflow, beside: Sequence[Group], ranks: Mapping[str, int
         if group.modules:
             weights[group.name] = ranks.get(group.name, 0)
         elif group.name in workflow.expansion.arrays:
-            each = sorted((_moment(workflow, [one], ranks) for one in inside), reverse=True)
-            weights[group.name] = sum(each[: group.at_once])
+            each = sorted((_moment(workflow, [one], ranks, cores) for one in inside), reverse=True)
+            at_once = group.at_once or max(1, cores // max(1, *each))
+            weights[group.name] = sum(each[:at_once])
         else:
-            weights[group.name] = _moment(workflow, inside, ranks)
+            weights[group.name] = _moment(workflow, inside, ranks, cores)
     return heaviest_antichain(weights, {group.name: group.depends for group in beside})[0]
 
 
