@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.frozen import Frozen
+from diel.run.directory import ELEMENTS
 
 if TYPE_CHECKING:
     from diel.workflow.functions import FunctionLocation
     from diel.workflow.elements import Element, Expansion
     from diel.workflow.model import Module
 
-ELEMENTS: Final = "elements"
-"""The folder of the run directory with those of elements, and the tables of their results."""
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
