@@ -399,6 +399,11 @@ class RunPlan(Frozen):
         }
 
     @property
+    def elements(self) -> list[Elements]:
+        """The elements of each group with ``foreach``."""
+        return [group.elements for group in self.groups if group.elements is not None]
+
+    @property
     def pins(self) -> bool:
         """Whether ranks of some module are bound to cores."""
         return any(spec.pin != "none" for spec in self.specs.values())

@@ -339,6 +339,9 @@ class RunView:
                 self.groups[name].state = "finished"
             self.groups[name].iteration = iteration
             self.groups[name].has_failed = record.outcomes.get(name) == "failed"
+            if name in before:
+                self.groups[name].started_s = before[name].started_s
+                self.groups[name].finished_s = before[name].finished_s
         for name, outcome in record.outcomes.items():
             if outcome == "skipped" and self.groups[name].state == "finished":
                 self._skip(name, before[name].why_skipped if name in before else "")
