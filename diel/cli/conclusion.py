@@ -76,7 +76,9 @@ def print_conclusion(
     is_lost = isinstance(view.failure, JournalLost)
     if view.exit_code != 0 and not is_lost:
         print(f"to go on with it: diel run --resume {directory.path}")
-    elif any(failed.is_repeatable for failed in view.failed_tasks.values()):
+    elif any(array.failed for array in view.arrays.values()) or any(
+        failed.is_repeatable for failed in view.failed_tasks.values()
+    ):
         print(f"to repeat what failed: diel run --resume {directory.path}")
     if directory.path.is_dir():
         label = "what is left of it" if is_lost else "everything about it"

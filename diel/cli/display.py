@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,7 +40,7 @@ from diel.run.records import (
 )
 from diel.run.status import StatusView, read_status
 from diel.run.tasks import tasks_in_words
-from diel.run.view import CopyView, FailedTasks, GroupView, RunView
+from diel.run.view import ArrayView, CopyView, FailedTasks, GroupView, RunView
 from diel.run.watched_run import WatchedRun, latest_progress
 from diel.text import format_bytes, format_duration, format_times
 
@@ -58,6 +59,8 @@ _PLAIN_WIDTH: Final = 120
 _COPIES_SHOWN: Final = 16
 _RANKS_NAMED: Final = 4
 _FAILED_TASKS_SHOWN: Final = 10
+_ELEMENTS_DRAWN: Final = 8
+_LINES_OF_ELEMENTS: Final = 10
 
 
 def display_for(directory: RunDirectory, table_rows: int | None = None) -> Display:
@@ -220,6 +223,10 @@ def _line_for(record: Record, view: RunView) -> str:
     if isinstance(record, GroupFinished):
         return _line_for_finish(record, view)
     if isinstance(record, GroupSkipped):
+        if view.groups[record.group].array:
+            return _line_for_element(
+                view.groups[record.group], view.arrays[view.groups[record.group].array]
+            )
         return f"group {record.group} is skipped: {record.reason}"
     if isinstance(record, RanksLost) and not record.stops_run:
         return record.explanation.replace("\n", "; ")
@@ -251,7 +258,11 @@ def _line_for(record: Record, view: RunView) -> str:
 
 def _line_for_start(record: GroupStarted, view: RunView) -> str:
     name = record.group
-    if record.groups:
+    if view.groups[name].array:
+        return ""
+    if name in view.arrays:
+        inside = f"{len(view.arrays[name].rows)} elements"
+    elif record.groups:
         inside = ", ".join(record.groups)
     else:
         inside = ", ".join(f"{module} x {count}" for module, count in record.copies.items())
@@ -268,8 +279,11 @@ def _line_for_finish(record: GroupFinished, view: RunView) -> str:
     group = view.groups[name]
     if record.ended_by is None:
         return ""
+    if group.array:
+        return _line_for_element(group, view.arrays[group.array])
     if not view.is_repeated(name):
-        return f"group {name} finished"
+        failed = view.arrays[name].failed if name in view.arrays else 0
+        return f"group {name} finished{f', {failed} elements failed' if failed else ''}"
     if group.inside and view.is_repeated(group.inside):
         return ""  # it starts again with the next iteration of its outer group
     count = record.iteration[-1] + 1
@@ -282,6 +296,14 @@ def _line_for_finish(record: GroupFinished, view: RunView) -> str:
     elif group.has_until:
         why = f", its limit: the tuple that would have ended it{tag} never came"
     return f"group {name} finished {after}{why}"
+
+
+def _line_for_element(element: GroupView, array: ArrayView) -> str:
+    """Return how far a group with ``foreach`` is, where a tenth more of its elements has ended."""
+    is_inner = element.inside != element.array
+    if is_inner or array.ended % max(1, len(array.rows) // _LINES_OF_ELEMENTS):
+        return ""
+    return f"group {element.array}: {array}"
 
 
 class LiveDisplay(Display):
@@ -476,8 +498,12 @@ def _draw_groups(view: RunView, *, is_lively: bool = True) -> RenderableType:
         "stopped": Text("✗", style="red"),
     }
     table = Table.grid(padding=(0, 1))
-    for group in view.groups.values():
+    for group in _groups_to_draw(view):
         done = f"{group.copies_finished} of {group.copies} copies finished" if group.copies else ""
+        if group.name in view.arrays:
+            done = str(view.arrays[group.name])
+        elif group.array in view.arrays and group.inside == group.array:
+            done = view.arrays[group.array].values_in_words(group.name)
         state = group.state
         if state == "running" and group.repeats:
             state = group.describe_iteration(group.iteration[-1:])
@@ -486,6 +512,18 @@ def _draw_groups(view: RunView, *, is_lively: bool = True) -> RenderableType:
         name = "  " * _depth(group, view) + group.name
         table.add_row(marks[group.state], name, Text(state, style="dim"), Text(done))
     return table
+
+
+def _groups_to_draw(view: RunView) -> Iterator[GroupView]:
+    """Yield the groups; of elements only some of those that run."""
+    shown: Counter[str] = Counter()
+    for group in view.groups.values():
+        if group.array:
+            is_shown = group.state == "running" and group.inside == group.array
+            if not is_shown or shown[group.array] >= _ELEMENTS_DRAWN:
+                continue
+            shown[group.array] += 1
+        yield group
 
 
 def _depth(group: GroupView, view: RunView) -> int:

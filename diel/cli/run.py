@@ -218,6 +218,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.executive.rank_launcher import find_rank_launcher
     from diel.loading.deadline import time_left_of_run
     from diel.loading.functions import check_options, missing_here
+    from diel.run.resumption import check_elements
     from diel.workflow.load import read_draft
 
     given = given_settings(options) if directory is None else directory.given()
@@ -232,6 +233,8 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     cores = launch.available_cores()
     ranks = options.ranks or planning.needs(workflow, cores).moment
     plan = planning.plan_run(workflow, draft, ranks)
+    if directory is not None and plan.elements:
+        check_elements(directory, plan.elements)
     time_left_of_run(os.environ, time.time())  # which rank 0 would refuse, if it is no time
     plan = plan.replace(makes_all=getattr(options, "force", False))
     if launch.is_one_machine(os.environ):  # else only the ranks themselves can tell

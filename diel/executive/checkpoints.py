@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from diel.run.directory import group_of_state, state_stem
-from diel.run.records import CheckpointSaved, TasksFailed
+from diel.run.records import CheckpointSaved
 
 if TYPE_CHECKING:
     from diel.executive.messages import StateSaved
@@ -69,9 +69,9 @@ class Checkpoints:
         """Whether the next checkpoint is to be saved at once, and kept until the run has ended."""
         return self._is_pin_due
 
-    def note_failed_tasks(self, record: TasksFailed) -> None:
-        """Record that a group finishes with failed tasks: a finished run may go back to there."""
-        self._is_pin_due |= record.is_repeatable and self._pinned is None
+    def note_failures(self) -> None:
+        """Record that a group finishes with what can be repeated: a finished run may go back."""
+        self._is_pin_due |= self._pinned is None
 
     def is_due_by_time(self) -> bool:
         """Whether a checkpoint is due without a finished iteration: for a new state, or by time."""

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from diel.executive.placement.assignment import RankAssignment
     from diel.executive.plans import CopyPlan, RunPlan
     from diel.loading.module_spec import ModuleSpec
+    from diel.run.element_tables import ElementTables
     from diel.run.journal import Recorder
     from diel.run.resumption import Resumption
     from diel.tuples.client import TupleClient
@@ -175,6 +176,8 @@ class Driver:
             time_table=self._time_table,
             state_saved=self._checkpoints.note_state,
         )
+        self._tables: ElementTables | None = None
+        self._arrays = {plan.name for plan in plan.groups if plan.elements is not None}
         self._ended: dict[str, None] = {}  # copies, in order
         self._tuples: TupleClient | None = None
         self._outside = OutsideSocket(recorder.directory, self._tuple_client, self._warn)
@@ -459,19 +462,50 @@ class Driver:
         # a resumed run merely repeats work. A checkpoint, though, has to precede the orders.
         kinds = {type(instruction) for instruction in instructions}
         free = self._scheduler.free_ranks if self._plan.pins else ()
-        for instruction in instructions if TasksFailed in kinds else ():
-            if isinstance(instruction, TasksFailed):
-                self._checkpoints.note_failed_tasks(instruction)
+        if not kinds.isdisjoint((TasksFailed, GroupFinished)) and any(
+            map(self._is_repeatable, instructions)
+        ):
+            self._checkpoints.note_failures()
         is_due = self._checkpoints.is_pin_due or (
             EndRun not in kinds and self._checkpoints.is_due()
         )
-        if GroupFinished in kinds and is_due:
+        arrays = self._ended_arrays(instructions) if self._arrays else []
+        if (GroupFinished in kinds and is_due) or arrays:
             self._write_down(instructions)
-            self._save_checkpoint()
+            for group in arrays:  # before what comes after it, which may read it
+                self._write_table(group)
+            if is_due:
+                self._save_checkpoint()
             self._orders.give(instructions, free)
         else:
             self._orders.give(instructions, free)
             self._write_down(instructions)
+
+    def _is_repeatable(self, instruction: Instruction) -> bool:
+        """Whether a group ends with failed tasks or elements, which a run can repeat."""
+        if isinstance(instruction, TasksFailed):
+            return instruction.is_repeatable
+        return (
+            isinstance(instruction, GroupFinished)
+            and instruction.outcome == "failed"
+            and instruction.group in self._arrays
+        )
+
+    def _ended_arrays(self, instructions: Sequence[Instruction]) -> list[str]:
+        return [
+            each.group
+            for each in instructions
+            if isinstance(each, GroupFinished) and each.group in self._arrays
+        ]
+
+    def _write_table(self, group: str) -> None:
+        from diel.run.element_tables import ElementTables  # few workflows have any
+
+        self._tables = self._tables or ElementTables(self._recorder.directory)
+        try:
+            self._tables.write(group)
+        except OSError as error:
+            self._warn(f"no table of the elements of {group} could be written: {error}")
 
     def _write_down(self, instructions: Sequence[Instruction]) -> None:
         with self._recorder.batch():

@@ -47,10 +47,22 @@ class _Node:
     is_looking: bool = False
     is_judged: bool = False  # in this pass
     has_failed: bool = False  # copies of it, or of groups inside, were given up in this pass
+    failed_before: str = ""  # a group before it in its element, which has failed in this pass
+    held: deque[_Node] = field(default_factory=deque)  # elements that wait for their turn
+    failed_inside: int = 0  # elements, in this iteration
 
     @property
     def iteration(self) -> Iteration:
         return (*self.around, self.done)
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether it is an element, or in one, that may fail without an end of the run."""
+        around = self.parent
+        if around is None:
+            return False
+        elements = around.plan.elements
+        return (elements is not None and elements.failures is not None) or around.may_fail
 
 
 class GroupTree:
@@ -71,6 +83,8 @@ class GroupTree:
     ready : deque of str
         Groups of modules whose next iteration waits for ranks, in the order in which they became
         ready.
+    excess : str
+        Why the run has to end, once more elements have failed than may; empty before.
 
     Raises
     ------
@@ -89,6 +103,7 @@ class GroupTree:
         self._finished = dict(finished or {})
         self._outcomes = dict(outcomes or {})
         self.ready: deque[str] = deque()
+        self.excess = ""
         for node in self._nodes.values():
             for name in node.plan.groups:
                 if self._nodes[name].parent is not None:
@@ -171,6 +186,15 @@ class GroupTree:
         parent = self._nodes[group].parent
         return None if parent is None else parent.plan.name
 
+    def is_held(self, group: str) -> bool:
+        """Whether a group is an element that waits until fewer of them run."""
+        parent = self._nodes[group].parent
+        return parent is not None and self._nodes[group] in parent.held
+
+    def may_fail(self, group: str) -> bool:
+        """Whether a group is an element, or in one, that may fail without an end of the run."""
+        return self._nodes[group].may_fail
+
     def has_begun(self, group: str) -> bool:
         """Whether a group of groups is in an iteration."""
         return self._nodes[group].unfinished_inside > 0
@@ -220,14 +244,15 @@ class GroupTree:
         node.is_judged = True
         if runs:
             return self._begin_iteration(node)
-        self._finished[group] = Finished(iteration, True)
-        self._outcomes[group] = "skipped"
+        return self._skip(node, when.text, when.seen(tuples, outcomes))
+
+    def _skip(self, node: _Node, condition: str, values: Mapping[str, Any]) -> list[Instruction]:
+        name, iteration = node.plan.name, node.iteration
+        self._finished[name] = Finished(iteration, True)
+        self._outcomes[name] = "skipped"
         node.done += 1
         note = GroupSkipped(
-            group=group,
-            iteration=iteration,
-            condition=when.text,
-            values=when.seen(tuples, outcomes),
+            group=name, iteration=iteration, condition=condition, values=dict(values)
         )
         return [note, *self._finish(node)]
 
@@ -266,6 +291,7 @@ class GroupTree:
             node.around = around
             node.done, node.is_finished = 0, False
             node.is_judged = node.has_failed = False
+            node.failed_before = ""
             earlier = self._finished.get(node.plan.name)
             if earlier is None or earlier.iteration[:-1] != around:
                 self._outcomes.pop(node.plan.name, None)
@@ -288,9 +314,17 @@ class GroupTree:
     def _begin_startable(self, nodes: Sequence[_Node]) -> list[Instruction]:
         # A list, before any begins: a group that finishes at once begins its own dependants.
         startable = [node for node in nodes if not node.unmet and not node.is_finished]
+        around = startable[0].parent if startable else None
+        if around is not None and around.plan.elements is not None:
+            first = around.plan.elements.at_once
+            around.held = deque(() if first is None else startable[first:])
+            startable = startable[:first]
         return [order for node in startable for order in self._begin_iteration(node)]
 
     def _begin_iteration(self, node: _Node) -> list[Instruction]:
+        if node.failed_before:
+            question = f"outcome('{node.failed_before}')"
+            return self._skip(node, f"{question} != 'failed'", {question: "failed"})
         when = node.plan.when
         if when is not None and not node.done and not node.is_judged:
             return [ReadTuples(node.plan.name, node.iteration, tuple(when.tags))]
@@ -299,6 +333,7 @@ class GroupTree:
             return []
         iteration = node.iteration
         node.unfinished_inside = self._enter(node.inside, iteration)
+        node.failed_inside = 0
         note = GroupStarted(group=node.plan.name, iteration=iteration, groups=node.plan.groups)
         if not node.unfinished_inside:  # the earlier session ended between this and the next
             return [note, *self._done(node)]
@@ -331,8 +366,10 @@ class GroupTree:
     def _finish(self, node: _Node) -> list[Instruction]:
         node.is_finished = True
         instructions: list[Instruction] = []
+        failed = node.plan.name if node.has_failed and node.may_fail else node.failed_before
         for dependant in node.dependants:
             dependant.unmet -= 1
+            dependant.failed_before = dependant.failed_before or failed
             if not dependant.unmet:
                 instructions += self._begin_iteration(dependant)
         if node.parent is None:
@@ -340,9 +377,23 @@ class GroupTree:
         else:
             node.parent.has_failed = node.parent.has_failed or node.has_failed
             node.parent.unfinished_inside -= 1
-            if not node.parent.unfinished_inside:
+            self._count_failure(node, node.parent)
+            if node.parent.held and not self.excess:
+                instructions += self._begin_iteration(node.parent.held.popleft())
+            if not node.parent.unfinished_inside and not self.excess:
                 instructions += self._done(node.parent)
         return instructions
+
+    def _count_failure(self, node: _Node, around: _Node) -> None:
+        elements = around.plan.elements
+        if elements is None or elements.failures is None or not node.has_failed:
+            return
+        around.failed_inside += 1
+        if around.failed_inside > elements.failures:
+            self.excess = (
+                f"{around.failed_inside} of the {len(elements.rows)} elements of "
+                f"{around.plan.name} have failed, and max_failures is {elements.failures}"
+            )
 
 
 # -- a running iteration ---------------------------------------------------------------------------
@@ -481,6 +532,16 @@ class RunningGroup:
         placed = [copy for module in self.modules for copy in module.copies]
         self.unsettled = len(placed)
         return placed
+
+    def fail(self, failed: RunningCopy, error: str) -> Sequence[RunningCopy]:
+        """Give up all copies that have not finished; return them."""
+        copies = [copy for module in self.modules for copy in module.copies]
+        together = [copy for copy in copies if not copy.is_settled]
+        for copy in together:
+            copy.policy, copy.leaving_with = "continue", together
+            copy.error = error if copy is failed else f"{failed.plan.name} failed: {error}"
+            copy.module.asked.difference_update(copy.plan.ranks)
+        return together
 
     def failed_tasks(self) -> list[TasksFailed]:
         """Return a record for each module with tasks that have failed, once all copies are done."""

@@ -310,10 +310,11 @@ def starting_peers(
     functions: dict[str, tuple[CopyRanks, ...]] = {}
     programs = []
     for placement in modules:
-        if specs[placement.plan.module].function is None:
-            programs.append(placement.plan.module)
+        spec = specs[placement.plan.module]
+        if spec.function is None:
+            programs.append(spec.own_name)
         else:
-            functions[placement.plan.module] = tuple(
+            functions[spec.own_name] = tuple(
                 CopyRanks(placement.serial + 1 + index, placement.ranks_of(index))
                 for index in range(placement.plan.copies)
             )
@@ -325,10 +326,11 @@ def peers_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleS
     found: dict[str, list[CopyRanks]] = {}
     for plan in sorted(copies, key=lambda plan: plan.copy_index):
         found.setdefault(plan.module, []).append(CopyRanks(plan.serial, plan.ranks))
+    functions = {name: specs[name] for name in found if specs[name].function is not None}
     return Peers(
         group,
-        {name: tuple(ranks) for name, ranks in found.items() if specs[name].function is not None},
-        tuple(name for name in found if specs[name].function is None),
+        {spec.own_name: tuple(found[name]) for name, spec in functions.items()},
+        tuple(specs[name].own_name for name in found if name not in functions),
     )
 
 

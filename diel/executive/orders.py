@@ -92,7 +92,9 @@ class Orders:
         self.pins: Pins | None = None
         self._numbers = {group.name: number for number, group in enumerate(plan.groups)}
         self._copies_of = {
-            group.name: {module.module: module.copies for module in group.modules}
+            group.name: {
+                plan.specs[module.module].own_name: module.copies for module in group.modules
+            }
             for group in plan.groups
         }
         self._modules = plan.modules

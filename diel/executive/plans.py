@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from diel.frozen import Frozen
 from diel.loading.module_spec import ExecutableSpec, ModuleSpec
 from diel.run.files import open_regular, read_json, replace_file
-from diel.run.records import RunStarted
+from diel.run.records import Elements, RunStarted
 from diel.tuples.tags import format_tag
+from diel.workflow.elements import Element
 from diel.workflow.functions import FunctionLocation
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class GroupPlan(Frozen):
     when : When or None
         The condition that is judged before its first iteration in each pass; None if it always
         runs. Where that is decided and false, the group has no modules here.
+    elements : Elements or None
+        What holds for the groups inside, if they are elements of ``foreach``.
     """
 
     name: str
@@ -89,6 +92,7 @@ class GroupPlan(Frozen):
     iterations: int | None = 1
     until: str | tuple[str | int, ...] | None = None
     when: When | None = None
+    elements: Elements | None = None
 
     @property
     def ranks(self) -> int:
@@ -135,6 +139,7 @@ def recorded(groups: Iterable[GroupPlan]) -> dict[str, Any]:
             for module in group.modules
             if module.resources
         },
+        "elements": [group.elements for group in groups if group.elements is not None],
     }
 
 
@@ -143,6 +148,7 @@ def planned(started: RunStarted) -> list[GroupPlan]:
     inside: dict[str, list[str]] = {}
     for name, around in started.inside.items():
         inside.setdefault(around, []).append(name)
+    elements = {each.group: each for each in started.elements}
     return [
         GroupPlan(
             name,
@@ -159,6 +165,7 @@ def planned(started: RunStarted) -> list[GroupPlan]:
             tuple(inside.get(name, ())),
             started.iterations.get(name, 1),
             started.tags.get(name),
+            elements=elements.get(name),
         )
         for name in started.groups
     ]
@@ -392,6 +399,11 @@ class RunPlan(Frozen):
         }
 
     @property
+    def elements(self) -> list[Elements]:
+        """The elements of each group with ``foreach``."""
+        return [group.elements for group in self.groups if group.elements is not None]
+
+    @property
     def pins(self) -> bool:
         """Whether ranks of some module are bound to cores."""
         return any(spec.pin != "none" for spec in self.specs.values())
@@ -464,6 +476,7 @@ def _group(table: Mapping[str, Any]) -> GroupPlan:
             "groups": tuple(table["groups"]),
             "until": tuple(until) if isinstance(until, list) else until,
             "when": when,
+            "elements": table["elements"] and Elements(**table["elements"]),
         }
     )
 
@@ -475,6 +488,7 @@ def _spec(table: Mapping[str, Any]) -> ModuleSpec:
             **table,
             "function": function and _location(function),
             "executable": executable and _executable(executable),
+            "element": table["element"] and Element(**table["element"]),
             "inputs": tuple(table["inputs"]),
             "outputs": tuple(table["outputs"]),
         }

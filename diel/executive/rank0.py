@@ -28,7 +28,7 @@ from diel.run.journal import Recorder
 from diel.run.part import Part
 from diel.run.records import Node as NodeRecord
 from diel.run.records import RunRefused, RunStarted
-from diel.run.resumption import Resumption, resumption
+from diel.run.resumption import Resumption, check_elements, resumption
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
@@ -142,6 +142,8 @@ def run_rank0(
             )
         beginning = resumption(directory) if resumes else None
         beginning = beginning or Resumption(plan.file, {}, None, 0)
+        if resumes and not is_launched and plan.elements:
+            check_elements(directory, plan.elements)
         recorder = Recorder(directory)
     except DielError:
         dismiss_all(parent)

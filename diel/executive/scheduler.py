@@ -291,11 +291,10 @@ class Scheduler:
         self._busy_modules.difference_update(module.module for module in group.plan.modules)
         self._resources.give_back(group.plan)
         self._free = sorted([*self._free, *(rank for rank in group.ranks if rank in self._pool)])
-        return [
-            *group.failed_tasks(),
-            *self._tree.iteration_done(name, group.has_failed),
-            *self._advance(),
-        ]
+        ended = [*group.failed_tasks(), *self._tree.iteration_done(name, group.has_failed)]
+        if self._tree.excess:
+            return [*ended, *self._stop(self._tree.excess)]
+        return [*ended, *self._advance()]
 
     # -- ranks report -------------------------------------------------------------------------
 
@@ -358,6 +357,8 @@ class Scheduler:
         """Record a copy's failure, and begin what its module's policy says: stop, or leave it."""
         plan, module = copy.plan, copy.module
         policy = policy_for(module.plan, plan.attempt)
+        fails_element = policy == "stop" and self._tree.may_fail(plan.group)
+        policy = "continue" if fails_element else policy
         is_whole_module = module.has_comm and len(module.copies) > 1
         noted = records.ModuleFailed(
             **plan.place,
@@ -373,7 +374,12 @@ class Scheduler:
         if policy == "stop":
             return [noted, *self._stop(f"{plan.name} failed")]
         leaves: list[Instruction] = []
-        for leaving in module.fail(copy, policy, error):
+        together = (
+            self._running[plan.group].fail(copy, error)
+            if fails_element
+            else module.fail(copy, policy, error)
+        )
+        for leaving in together:
             # Also a copy that had finished: until all ranks have left.
             self._copies[leaving.plan.serial] = leaving
             ranks = tuple(sorted(leaving.working - ({rank} if leaving is copy else set())))

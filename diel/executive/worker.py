@@ -331,7 +331,7 @@ class _Worker:
             cpus = None if order.cpus is None else order.cpus[number]
         return RunCopy(
             mine.copy(index, group.name, order.iteration),
-            {module.module: module.copies for module in group.modules},
+            {self._specs[each.module].own_name: each.copies for each in group.modules},
             starting_peers(group.name, modules, self._specs),
             gpus,
             cpus,
@@ -479,15 +479,16 @@ class _Worker:
         copy_rank = plan.ranks.index(self._parent.rank)
         place = Place(
             group=plan.group,
-            module=plan.module,
+            module=spec.own_name,
             copy_index=plan.copy_index,
             copies=plan.copies,
             copies_of=order.copies_of,
             run_dir=self._directory.path,
             folder=self._folder,
             iteration=plan.iteration,
+            element=spec.element,
         )
-        address = Address(plan.module, plan.copy_index, copy_rank)
+        address = Address(spec.own_name, plan.copy_index, copy_rank)
         self._channel.open(address, order.peers)
         log = self._directory.module_log(plan.module, plan.copy_index, copy_rank)
         with self._output.to(log):
@@ -496,8 +497,7 @@ class _Worker:
                 code, function = self._find_function(spec)
             own = self._process_state.begin(code.__name__)
             self._limiter.apply(spec.threads)
-            specs = self._specs.items()
-            places = {name: each.function for name, each in specs if each.function is not None}
+            specs = self._specs_within(spec)
             context = self._context = Context(
                 place,
                 comm=comm,
@@ -509,8 +509,8 @@ class _Worker:
                     spec.options,
                     self._folder,
                     self._directory.path,
-                    {name: each.options for name, each in specs},
-                    places,
+                    {name: each.options for name, each in specs.items()},
+                    {name: each.function for name, each in specs.items() if each.function},
                 ),
                 threads=spec.threads,
                 tuples=self._tuples,
@@ -540,6 +540,13 @@ class _Worker:
         if comm is None and context.comm_was_made:
             leftovers += self._retire(context.comm)
         return returned, leftovers
+
+    def _specs_within(self, spec: ModuleSpec) -> dict[str, ModuleSpec]:
+        """Return the modules that a module knows, by the names that it has for them."""
+        own = spec.element and spec.element.name
+        known = [each for each in self._specs.values() if each.element is None]
+        known += [each for each in self._specs.values() if own and each.is_of(own)]
+        return {each.own_name: each for each in known}
 
     def _deadline_of(self, plan: CopyPlan, spec: ModuleSpec) -> Deadline:
         return Deadline.of(

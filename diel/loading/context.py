@@ -15,6 +15,7 @@ from diel.errors import BoundaryError, CouplingError
 from diel.frozen import Frozen
 from diel.loading.deadline import NO_DEADLINE, Deadline
 from diel.loading.forks import NotARank
+from diel.loading.module_spec import folder_of_element
 from diel.loading.results import Results, as_number
 from diel.workflow.programs import child_environment
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from diel.tuples.client import TupleClient
     from diel.tuples.tags import Tag
     from diel.workflow.boundary import AheadPolicy, Boundary
+    from diel.workflow.elements import Element
 
 _PROGRESS_EVERY_S: Final = 0.1
 
@@ -44,6 +46,7 @@ class Place(Frozen):
     run_dir: Path
     folder: Path
     iteration: tuple[int, ...] = (0,)
+    element: Element | None = None
 
 
 class Context:
@@ -78,6 +81,11 @@ class Context:
         Writes to this rank's log file; warnings and errors are shown on the terminal too.
     run_dir, folder : Path
         The run directory; the folder of the workflow file.
+    element : Element or None
+        In a group with ``foreach``, the element that this is: its ``name``, such as ``cases-3``,
+        its ``index``, from 0, and its ``values`` by their names.
+    element_dir : Path
+        A folder of that element in the run directory; the run directory outside of elements.
     session : str
         Different each time that the run is started, to tell tuples of a checkpoint from new ones.
     time_left_s : float or None
@@ -136,6 +144,14 @@ class Context:
     copies_of = property(lambda self: self._place.copies_of)
     run_dir = property(lambda self: self._place.run_dir)
     folder = property(lambda self: self._place.folder)
+    element = property(lambda self: self._place.element)
+
+    @property
+    def element_dir(self) -> Path:
+        """The folder of this element in the run directory; it is made when it is asked for."""
+        found = folder_of_element(self.run_dir, self.element)
+        found.mkdir(parents=True, exist_ok=True)
+        return found
 
     def ranks_of(self, module: str) -> int:
         """Return how many ranks all copies of a module of the group have together."""

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from diel.errors import PluginError, Problem
 from diel.loading import files
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
     from diel.workflow.load import Draft
     from diel.workflow.model import Module, Workflow
+
+_Known = TypeVar("_Known")
 
 OPTIONS_CLASS = "Options"
 _MISSING_HERE = "missing_here"
@@ -197,17 +199,18 @@ def check_options(draft: Draft) -> Workflow:
     entries = given if isinstance(given, list) else []
     # A module whose entry is wrong counts too.
     names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
+    within = draft.expansion.names_within(name for name in names if isinstance(name, str))
     for index, module in draft.modules:
         location = draft.locations.get(module.name)
         if location is not None and OPTIONS_CLASS in location.classes:
-            where = f"module[{index}]"
+            where, known = f"module[{index}]", within[module.name]
             context = {
                 "folder": draft.file.parent,
                 "run_dir": draft.run_dir,
                 "module": module,
-                "modules": modules,
-                "names": names,
-                "locations": draft.locations,
+                "modules": {own: modules[name] for own, name in known.items() if name in modules},
+                "names": [*known] if draft.expansion.elements else names,
+                "locations": _known_of(draft.locations, known),
             }
             problems += _option_problems(location, module.options, context, where)
     return draft.finish(problems)
@@ -291,18 +294,25 @@ def parts_with_options(draft: Draft, workflow: Workflow) -> Iterator[ModulePart]
 
     `check_options` has accepted the draft, and made the workflow from it.
     """
+    options_of = {each.name: each.options for each in workflow.modules}
+    within = draft.expansion.names_within(options_of)
     for module in workflow.modules:
         location = draft.locations.get(module.name)
         if location is None or OPTIONS_CLASS not in location.classes:
             continue
         folder = draft.file.parent
         code = import_code(location, folder)
-        every = {each.name: each.options for each in workflow.modules}
-        places = draft.locations
+        every = _known_of(options_of, within[module.name])
+        places = _known_of(draft.locations, within[module.name])
         options = parse_options(
             code, location, module.options, folder, draft.run_dir, every, places
         )
         yield ModulePart(module, code, options)
+
+
+def _known_of(by_name: Mapping[str, _Known], known: Mapping[str, str]) -> dict[str, _Known]:
+    """Return what there is of modules, by the names that a module has for them."""
+    return {own: by_name[name] for own, name in known.items() if name in by_name}
 
 
 def look_at_data(
@@ -360,6 +370,8 @@ def _places_of(name: str, table: Mapping[str, Any]) -> Iterator[tuple[str, ...]]
 def missing_here(draft: Draft) -> list[Problem]:
     """Return what this machine lacks for the modules of a draft that `check_options` accepts."""
     problems = []
+    options_of = {each.name: each.options for _, each in draft.modules}
+    within = draft.expansion.names_within(options_of)
     for index, module in draft.modules:
         location = draft.locations.get(module.name)
         if location is None or OPTIONS_CLASS not in location.classes:
@@ -369,7 +381,7 @@ def missing_here(draft: Draft) -> list[Problem]:
         if find_missing is None:
             continue
         folder = draft.file.parent
-        every = {each.name: each.options for _, each in draft.modules}
+        every = _known_of(options_of, within[module.name])
         options = parse_options(code, location, dict(module.options), folder, draft.run_dir, every)
         try:
             missing = find_missing(options, module)

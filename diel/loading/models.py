@@ -189,8 +189,14 @@ def trainer_of(directory: RunDirectory, sweep: str) -> tuple[ModulePart, ModuleP
     there = [Path(view.file)] if view.file else []
     file = next((each for each in there if each.is_file()), directory.workflow)
     draft = read_draft(str(file), given=directory.given())
-    parts = {part.module.name: part for part in parts_with_options(draft, check_options(draft))}
-    own = sweep.partition(".")[2]  # an iteration's number may follow: master-2
+    group, _, own = sweep.partition(".")  # an iteration's number may follow: master-2
+    workflow = check_options(draft)
+    names = workflow.names_in(group)
+    parts = {
+        names[part.module.name]: part
+        for part in parts_with_options(draft, workflow)
+        if part.module.name in names
+    }
     master = parts.get(own) or parts.get(own.rpartition("-")[0])
     trainer = parts.get(getattr(master.options, "trainer", "")) if master is not None else None
     if master is None or trainer is None or not hasattr(trainer.code, "try_point"):

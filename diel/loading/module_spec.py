@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.frozen import Frozen
+from diel.run.directory import ELEMENTS
 
 if TYPE_CHECKING:
     from diel.workflow.functions import FunctionLocation
+    from diel.workflow.elements import Element, Expansion
     from diel.workflow.model import Module
 
 _NOTHING: Final[Mapping[str, str]] = {}
@@ -44,9 +46,13 @@ class ModuleSpec(Frozen):
     pin: str = "none"  # or "cores", "numa": what each rank is bound to
     inputs: tuple[str, ...] = ()  # files and folders; placeholders may stand in them
     outputs: tuple[str, ...] = ()
+    own_name: str = ""  # what its code, and that of its group, call it
+    element: Element | None = None  # of a group with ``foreach``
 
     @classmethod
-    def of(cls, module: Module, location: FunctionLocation | None) -> ModuleSpec:
+    def of(
+        cls, module: Module, location: FunctionLocation | None, expansion: Expansion
+    ) -> ModuleSpec:
         """Return the spec of a module of a workflow."""
         return cls(
             name=module.name,
@@ -59,6 +65,8 @@ class ModuleSpec(Frozen):
             pin=module.pin,
             inputs=module.inputs,
             outputs=module.outputs,
+            own_name=expansion.own_name(module.name),
+            element=expansion.elements.get(("module", module.name)),
         )
 
     def places(
@@ -85,7 +93,13 @@ class ModuleSpec(Frozen):
             "threads": self.threads,
             "module": self.name,
             "group": group,
+            "element": "" if self.element is None else self.element.name,
+            "element_dir": folder_of_element(run_dir, self.element),
         }
+
+    def is_of(self, element: str) -> bool:
+        """Whether it is a module of an element."""
+        return self.element is not None and self.element.name == element
 
     def files(self, folder: Path) -> Iterator[Path]:
         """Yield the Python files that the entry names: of its function, and of its options."""
@@ -95,6 +109,11 @@ class ModuleSpec(Frozen):
             file, _, function = text.rpartition(":")
             if file.endswith(".py") and function.isidentifier() and "\0" not in file:
                 yield folder / file
+
+
+def folder_of_element(run_dir: Path, element: Element | None) -> Path:
+    """Return the folder of an element in a run directory; that itself for None."""
+    return run_dir if element is None else run_dir / ELEMENTS / element.name
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -18,7 +18,7 @@ from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.waiting import wait_for
 from diel.errors import DielError, ModuleFailed, TupleTimeout
 from diel.loading.environment import thread_environment
-from diel.loading.module_spec import ExecutableSpec
+from diel.loading.module_spec import ExecutableSpec, folder_of_element
 from diel.programs.supervised import Ending, Program, SupervisedProgram, Supervisor
 from diel.programs.tuple_socket import TupleSocket
 from diel.run.records import MessageLogged, ProgressMade, TaskFailed
@@ -365,6 +365,8 @@ class ExecutableCopies:
             run_dir=self._directory.path,
             folder=self._folder,
         )
+        if spec.element is not None:
+            folder_of_element(self._directory.path, spec.element).mkdir(parents=True, exist_ok=True)
         facts = {VARIABLES[name]: value for name, value in places.items()}
         facts |= thread_environment(spec.threads) | deadline.facts()
         if order.gpus is not None:

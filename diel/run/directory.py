@@ -25,6 +25,8 @@
         spill/<session>/    payloads that tuple servers wrote to disk, while the run goes on
         tasks/              which tasks of executables are done, for a run that goes on
         returned/           returned values of modules that are too large for the journal
+        elements/<group>.csv        results of all elements of a group with foreach
+        elements/<group>-<number>/  a folder for files of one element
         plan.json           the workflow as the launcher has checked it, until rank 0 has read that
         part.json           which modules of the file run here, where not all do
         joined/             runs whose ranks have joined a sweep of this one
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from diel.run.part import Part
     from diel.run.records import RunCreated
 
+ELEMENTS: Final = "elements"
 LOST_OR_ENDED: Final = "somebody ends the job, or its launcher, having lost a rank"
 """The reason in a request to stop that a rank makes after a signal; under ``diel run`` the launcher
 has then lost a rank."""
@@ -95,6 +98,7 @@ class RunDirectory:
         self.states = self.path / "states"
         self.tasks = self.path / "tasks"
         self.returned = self.path / "returned"
+        self.elements = self.path / ELEMENTS
         self.status = self.path / "status.json"
         self.tuple_access = self.path / "tuples.json"
         self.trace = self.path / "trace.json"
@@ -331,6 +335,10 @@ class RunDirectory:
                 _make_unless_there(part, self.stop_request)
         finally:
             part.unlink(missing_ok=True)
+
+    def table_of_elements(self, group: str) -> Path:
+        """Return the file with the results of all elements of a group with ``foreach``."""
+        return self.elements / f"{group}.csv"
 
     def checkpoint_file(self, number: int) -> Path:
         """Return the file of the first, second, ... checkpoint."""

@@ -32,6 +32,7 @@ MAY_CHANGE: Final[Mapping[str, frozenset[str]]] = {
             *("pin", "resources", "signal", "signal_before", "time_limit"),
         ]
     ),
+    "group": frozenset(["at_once", "max_failures"]),
     "parameters": frozenset(["text"]),
 }
 """Keys of each table that may change."""

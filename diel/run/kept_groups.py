@@ -4,7 +4,8 @@ At a checkpoint everything that is finished stays so. A group that has finished 
 if all its copies were executables that have not used the tuple space, which returns to the
 checkpoint, and if nothing is repeated that it comes after: groups that it depends on, its earlier
 iterations, and the same of the groups around it. A group with ``until`` does not: a tuple decides;
-nor does one that was skipped by a tuple's value.
+nor does one that was skipped by a tuple's value. Of elements of ``foreach``, those that have failed
+are repeated as long as their group has not finished.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from diel.run.fields import Record
+from diel.run.part import GroupLinks
 from diel.run.records import (
     CopyFinished,
     Finished,
@@ -50,6 +52,8 @@ class KeptGroups:
         self._started = started
         self._outer = frozenset(() if started is None else started.inside.values())
         self._repeats_failed = repeats_failed
+        self._arrays = {each.group for each in (() if started is None else started.elements)}
+        self._links = None if started is None else GroupLinks.of_run(started)
         self._repeated: set[str] = set()  # groups with a finished iteration that is repeated
         self._incomplete: set[str] = set()  # groups with such a group inside
         self._to_end: dict[str, int] = {}  # copies of running groups, less those that were apart
@@ -66,6 +70,11 @@ class KeptGroups:
         """Return the groups that stay finished from a checkpoint at this moment on."""
         groups = KeptGroups(self._started, finished, outcomes, repeats_failed=repeats_failed)
         groups._to_end = dict(self._to_end)
+        for group, iteration in self.failed:
+            array = self._array_of(group)
+            if array and not (array in finished and finished[array].is_last):
+                groups.failed.append((group, iteration))
+                groups.repeat(group, iteration)
         return groups
 
     def forget(self, groups: Iterable[str]) -> None:
@@ -79,8 +88,14 @@ class KeptGroups:
         self._has_damage = True
 
     def repeat(self, group: str, iteration: tuple[int, ...]) -> None:
-        """Let a finished iteration of a group be repeated, with those around that end with it."""
+        """Let a finished iteration of a group be repeated, with those around that end with it.
+
+        Of an element, what comes after it in the element is repeated, too.
+        """
         assert self._started is not None
+        if array := self._array_of(group):
+            following = self._links.following(group) & self._links.inside_of(array)
+            self.forget(following)
         while True:
             *around, own = iteration
             if own:
@@ -110,12 +125,21 @@ class KeptGroups:
             else:
                 self._note_repeated(record.group)
         elif isinstance(record, GroupFinished):
-            if self._is_kept(record.group):
+            fails = record.outcome == "failed" and record.group not in self._outer
+            if fails and self._array_of(record.group):
+                self.failed.append((record.group, record.iteration))
+                self._note_repeated(record.group)
+            elif self._is_kept(record.group):
                 finished = Finished(record.iteration, record.ended_by is not None)
                 self._keep(record.group, finished, record.outcome)
             else:
                 self._note_repeated(record.group)
             self._has_failed.discard(record.group)
+
+    def _array_of(self, group: str) -> str:
+        """Return the group with ``foreach`` that a group is in; empty if it is in none."""
+        around = self._links.around(group) if self._links is not None and self._arrays else ()
+        return next((name for name in around if name in self._arrays), "")
 
     def _keep(self, group: str, finished: Finished, outcome: str) -> None:
         self.finished[group] = finished

@@ -72,6 +72,10 @@ class GroupLinks(Frozen):
         """Return the groups that begin only after a group has finished, directly or not."""
         return _reached([name], self, follow=True) - _reached([name], self, follow=False)
 
+    def inside_of(self, name: str) -> set[str]:
+        """Return the groups inside a group, directly or not."""
+        return _reached([name], self, follow=False) - {name}
+
     def around(self, name: str) -> list[str]:
         """Return the groups that a group is in, from the innermost to the outermost."""
         found: list[str] = []

@@ -118,6 +118,29 @@ class Node(Frozen):
     gpus: Annotated[Sequence[str], ANY] = ()
 
 
+class Elements(Frozen):
+    """The elements of a group with ``foreach``: the groups inside it, in the same order.
+
+    Attributes
+    ----------
+    group : str
+    columns : sequence of str
+        The names of their values.
+    rows : sequence of sequence
+        The values of each.
+    at_once : int or None
+        How many run at the same time; None for as many as there are ranks for.
+    failures : int or None
+        How many may fail; None where the first that fails ends the run.
+    """
+
+    group: Text
+    columns: Texts
+    rows: Annotated[Sequence[Sequence[Any]], list_of(list_of(ANY, "a list"), "a list of lists")]
+    at_once: Annotated[int | None, or_none(COUNT)] = None
+    failures: Annotated[int | None, or_none(COUNT)] = None
+
+
 class RankTimes(Frozen):
     """The times of a rank; `copies` are the names of copies that ran there, or ``tuple server``."""
 
@@ -240,6 +263,8 @@ class RunStarted(Record):
         What each copy takes of these, by module.
     part : str
         The options that say which groups of the file run, where not all do.
+    elements : sequence of Elements
+        Of each group with ``foreach``.
     """
 
     workflow: Text
@@ -287,6 +312,9 @@ class RunStarted(Record):
         table_of(table_of(COUNT, "a table of whole numbers"), "a table of tables of numbers"),
     ] = field(default_factory=dict, is_sparse=True)
     part: Text = field(default="", is_sparse=True)
+    elements: Annotated[
+        Sequence[Elements], list_of_tables(Elements, "a list of elements of groups")
+    ] = field(default=(), is_sparse=True)
 
 
 class RunResumed(Record):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,7 @@ from diel.run.records import (
     FORMAT,
     LOSSES,
     CheckpointSaved,
+    Elements,
     Finished,
     GroupFinished,
     GroupSkipped,
@@ -46,6 +48,7 @@ from diel.run.records import (
     StopOrdered,
 )
 from diel.run.tasks import forget_tasks
+from diel.text import show
 
 _CHANGES_SHOWN: Final = 5
 
@@ -81,6 +84,26 @@ class Resumption(Frozen):
     states: Sequence[str] = ()
     outcomes: Mapping[str, str] = {}
     pinned: CheckpointSaved | None = None
+
+
+def check_elements(directory: RunDirectory, now: Iterable[Elements]) -> None:
+    """Raise a RunDirectoryError unless groups with ``foreach`` have the elements that they had."""
+    started = _Past.read(directory).started
+    before = {each.group: each for each in (() if started is None else started.elements)}
+    for each in now:
+        then = before.get(each.group, each)
+        pairs = {"names": (then.columns, each.columns)} | {
+            f"element {number}": rows
+            for number, rows in enumerate(zip_longest(then.rows, each.rows))
+        }
+        for what, (old, new) in pairs.items():
+            was, is_now = ("none" if row is None else show([*row]) for row in (old, new))
+            if was != is_now:
+                raise RunDirectoryError(
+                    f"foreach of group {each.group} is not what it was when {directory.path} was "
+                    f"started: {what} was {was}, and is {is_now}. Restore its table, or start a "
+                    "new run"
+                )
 
 
 def order_resumption(

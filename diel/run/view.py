@@ -6,7 +6,7 @@ the end, and shows the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from diel.run.fields import Record
 from diel.run.records import Failure, ModuleTimes, RankTimes, TableName
 from diel.run.results import best_row
 from diel.run.tasks import Place, numbers_in_words, tasks_in_words
-from diel.text import format_value
+from diel.text import format_value, show
 
 _RANKS_SHOWN: Final = 16
 _COPIES_NAMED: Final = 2
@@ -58,6 +58,8 @@ class GroupView:
     ranks: tuple[int, ...] = ()
     when: str = ""
     why_skipped: str = ""
+    has_failed: bool = False  # copies of it, or of groups inside, were given up
+    array: str = ""  # the group with foreach that it is in
 
     @property
     def repeats(self) -> bool:
@@ -72,6 +74,35 @@ class GroupView:
             f", in iteration {'.'.join(str(number + 1) for number in around)}" if around else ""
         )
         return f"iteration {own + 1}{of}{within}"
+
+
+@dataclass
+class ArrayView:
+    """A group with ``foreach``: its elements, and how many have ended in its present iteration.
+
+    Attributes
+    ----------
+    columns : sequence of str
+        The names of their values.
+    rows : dict of str to sequence
+        The values of each element, by the name of its group.
+    ended, failed : int
+        Those that failed have ended, too.
+    """
+
+    columns: Sequence[str]
+    rows: dict[str, Sequence[Any]]
+    ended: int = 0
+    failed: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.ended} of {len(self.rows)} elements have ended"
+        return f"{text}, {self.failed} failed" if self.failed else text
+
+    def values_in_words(self, element: str) -> str:
+        """Return the values of an element, such as ``dt = 0.1, cells = 64``."""
+        pairs = zip(self.columns, self.rows[element], strict=False)
+        return ", ".join(f"{name} = {show(value)}" for name, value in pairs)
 
 
 @dataclass
@@ -203,6 +234,7 @@ class RunView:
     first_group_s: float = 0.0
     ended_s: float = 0.0
     groups: dict[str, GroupView] = field(default_factory=dict)
+    arrays: dict[str, ArrayView] = field(default_factory=dict)
     results: dict[TableName, ResultsView] = field(default_factory=dict)
     progress: dict[str, tuple[float, float | None, str]] = field(default_factory=dict)
     given_up: list[records.CopyGivenUp] = field(default_factory=list)
@@ -222,11 +254,17 @@ class RunView:
     _returned: dict[tuple[str, str], Any] = field(default_factory=dict)
     _saved: _Saved = field(default_factory=lambda: _Saved(0, {}, {}))
     _pinned: _Saved | None = None
+    _inside: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def returned(self) -> list[tuple[str, Any]]:
         """The last value that each copy has returned in each of its groups, by ``module.copy``."""
         return [(copy, value) for (_, copy), value in self._returned.items()]
+
+    @property
+    def returned_in(self) -> dict[tuple[str, str], Any]:
+        """The last value that each copy has returned, by its group and ``module.copy``."""
+        return self._returned
 
     @property
     def checkpoint(self) -> int:
@@ -285,13 +323,34 @@ class RunView:
             )
             for name in record.groups
         }
+        self._inside = {}
+        for name, around in record.inside.items():
+            self._inside.setdefault(around, []).append(name)
+        self.arrays = {}
+        for each in record.elements:
+            names = self._inside.get(each.group, [])
+            self.arrays[each.group] = ArrayView(
+                each.columns, dict(zip(names, each.rows, strict=False))
+            )
+            for name in self._all_inside(each.group):
+                self.groups[name].array = each.group
         for name, (iteration, is_last) in record.finished.items():
             if is_last:
                 self.groups[name].state = "finished"
             self.groups[name].iteration = iteration
+            self.groups[name].has_failed = record.outcomes.get(name) == "failed"
+            if name in before:
+                self.groups[name].started_s = before[name].started_s
+                self.groups[name].finished_s = before[name].finished_s
         for name, outcome in record.outcomes.items():
             if outcome == "skipped" and self.groups[name].state == "finished":
                 self._skip(name, before[name].why_skipped if name in before else "")
+
+    def _all_inside(self, group: str) -> Iterator[str]:
+        """Yield the groups inside a group, directly or not."""
+        for name in self._inside.get(group, ()):
+            yield name
+            yield from self._all_inside(name)
 
     def _checkpoint_saved(self, record: records.CheckpointSaved) -> None:
         tables = {name: (table.expected, len(table.rows)) for name, table in self.results.items()}
@@ -319,6 +378,12 @@ class RunView:
             for (group, iteration, module), failed in self.failed_tasks.items()
             if group in record.finished and iteration <= record.finished[group].iteration
         }
+        self.given_up = [
+            copy
+            for copy in self.given_up
+            if copy.group in record.finished
+            and copy.iteration <= record.finished[copy.group].iteration
+        ]
         self.progress.clear()
         self.placement.clear()
         self.running.clear()
@@ -345,6 +410,17 @@ class RunView:
             self.up_to_date.pop((group.name, name), None)
             self.running[name] = CopyView(name, group.name, ranks, record.time_s)
         group.copies, group.copies_finished = sum(record.copies.values()), 0
+        group.has_failed = False
+        if (array := self.arrays.get(record.group)) is not None:
+            # Of elements that an earlier session has finished, those of this iteration count.
+            ended = [
+                element
+                for element in map(self.groups.__getitem__, array.rows)
+                if element.state in ("finished", "skipped")
+                and element.iteration[:-1] == record.iteration
+            ]
+            array.ended = len(ended)
+            array.failed = sum(element.has_failed for element in ended)
 
     def _copy_finished(self, record: records.CopyFinished) -> None:
         self._copy_ended(record)
@@ -387,20 +463,28 @@ class RunView:
                 del self.failed_tasks[place]  # a retry has done them
         group = self.groups[record.group]
         group.finished_s, group.ranks = record.time_s, ()
+        group.has_failed = record.outcome == "failed"
         # A group without a reason to end goes on with its next iteration.
         group.state = "finished" if record.ended_by else "running"
+        if record.ended_by:
+            self._note_ended(group)
 
     def _group_skipped(self, record: records.GroupSkipped) -> None:
         group = self.groups[record.group]
         group.iteration, group.finished_s = record.iteration, record.time_s
         self._skip(record.group, record.reason)
+        self._note_ended(group)
+
+    def _note_ended(self, group: GroupView) -> None:
+        if (array := self.arrays.get(group.inside)) is not None:
+            array.ended += 1
+            array.failed += group.has_failed
 
     def _skip(self, name: str, reason: str) -> None:
         """Mark a group, and those inside it, as skipped."""
         self.groups[name].state, self.groups[name].why_skipped = "skipped", reason
-        for inner in self.groups.values():
-            if inner.inside == name:
-                self._skip(inner.name, f"inside {name}: {reason}" if reason else "")
+        for inner in self._inside.get(name, ()):
+            self._skip(inner, f"inside {name}: {reason}" if reason else "")
 
     def _copies_restarted(self, record: records.CopiesRestarted) -> None:
         for index in record.copies:

@@ -5,6 +5,7 @@
     read_draft(file)                a Draft: the tables that are valid, and the problems
       1. the file                   there, readable, UTF-8, TOML
       2. parameters                 settings of the command line, ${name} replaced by values
+                                    groups with foreach expanded, one for each element
       3. tables and their shapes    [workflow], [tuple_space], [[module]], [[group]], [[boundary]]
       4. each entry by itself       its model, its function or its program
       5. entries together           names, references, cycles
@@ -23,14 +24,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
 from diel.errors import PROBLEMS_SHOWN, Problem, WorkflowError, limited, more_below
 from diel.text import did_you_mean, join_path, show_key, show_with_type
 from diel.workflow.boundary import Boundary, check_boundaries
+from diel.workflow.elements import NO_EXPANSION, Element, Expansion
 from diel.workflow.fields import NOTHING_TO_RUN, ONE_OF
+from diel.workflow.foreach import check_no_elements, expand, has_arrays
 from diel.workflow.functions import FunctionLocation, FunctionNotFound, locate
 from diel.workflow.model import (
     Group,
@@ -41,7 +44,8 @@ from diel.workflow.model import (
     folder_name,
 )
 from diel.workflow.outputs import check_outputs, missing_inputs
-from diel.workflow.parameters import Parameter, read_parameters
+from diel.workflow.parameters import TABLE as PARAMETERS
+from diel.workflow.parameters import Parameter, fill, read_parameters
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references, tables_in
@@ -51,6 +55,7 @@ from diel.workflow.when import check_whens
 
 TABLES = ("workflow", "parameters", "tuple_space", "module", "group", "boundary")
 
+_ENTRY: Final = re.compile(r"(module|group)\[(\d+)\]")
 _Table = TypeVar("_Table", Module, Group, Boundary)
 AnyTable = TypeVar("AnyTable", WorkflowTable, TupleSpace)
 
@@ -66,7 +71,7 @@ class Draft:
     shown_as : str
         The file as the user named it.
     modules, groups : list of (int, Module) and (int, Group)
-        The entries that are valid, each with its index in the file.
+        The entries that are valid, each with its index in the document.
     problems : list of Problem
     locations : dict from module name to FunctionLocation
     settings : WorkflowTable
@@ -76,7 +81,10 @@ class Draft:
     source : str
         The text of the file.
     document : dict
-        The file as TOML reads it, with the values of parameters; empty if it cannot be read.
+        The file as TOML reads it, with the values of parameters and the elements of groups with
+        ``foreach``; empty if it cannot be read.
+    expansion : Expansion
+        Of these groups.
     lines : dict from Place to int
         The line of each of its keys.
     run_dir : Path or None
@@ -100,6 +108,7 @@ class Draft:
     boundaries: list[tuple[int, Boundary]] = field(default_factory=list)
     source: str = field(default="", repr=False)
     document: dict[str, Any] = field(default_factory=dict, repr=False)
+    expansion: Expansion = NO_EXPANSION
     lines: dict[Place, int] = field(default_factory=dict, repr=False)
     run_dir: Path | None = None
     given: tuple[str, ...] = ()
@@ -108,7 +117,37 @@ class Draft:
 
     def in_order(self, extra_problems: Iterable[Problem] = ()) -> list[Problem]:
         """Return all problems, extra ones included, with their lines, in the order of the file."""
-        return _in_order([*self.problems, *extra_problems], self.lines)
+        problems = [*self.problems, *extra_problems]
+        if self.expansion.arrays:
+            problems = self._in_file(problems)
+        return _in_order(problems, self.lines)
+
+    def _in_file(self, problems: Iterable[Problem]) -> list[Problem]:
+        """Return problems at their places in the file; what several elements have is said once."""
+        found: dict[Problem, list[Element]] = {}
+        for problem in problems:
+            entry = _ENTRY.match(problem.path)
+            if entry is None:
+                found.setdefault(problem, [])
+                continue
+            kind, number = entry[1], int(entry[2])
+            index = self.expansion.origins.get((kind, number), number)
+            name = self.document[kind][number].get("name")
+            element = self.expansion.elements.get((kind, name))
+            said = replace(problem, path=f"{kind}[{index}]{problem.path[entry.end() :]}")
+            if element is not None:
+                template = self.expansion.templates[kind, name]
+                said = replace(said, message=problem.message.replace(f'"{name}"', f'"{template}"'))
+            found.setdefault(said, []).extend([] if element is None else [element])
+        return [self._of_elements(*each) for each in found.items()]
+
+    def _of_elements(self, problem: Problem, elements: Sequence[Element]) -> Problem:
+        """Return a problem with the first of the elements that have it, where not all have."""
+        if not elements or len(elements) == len(self.expansion.array_of(elements[0]).elements):
+            return problem
+        more = f" and {len(elements) - 1} more elements" if elements[1:] else ""
+        first = f"{elements[0].name}, where {elements[0].in_words}{more}"
+        return replace(problem, message=f"{problem.message} (in {first})")
 
     def missing_inputs(self, workflow: Workflow) -> list[Problem]:
         """Return which inputs are not there and made by no module, of this workflow or a part."""
@@ -142,6 +181,7 @@ class Draft:
             file=self.file,
             parameters=self.parameters,
             values=self.values,
+            expansion=self.expansion,
         )
 
 
@@ -216,10 +256,35 @@ def draft_of_text(
         draft.problems += problems
         _provide(draft, provided or {})
         if not problems:  # which may be the cause of any other
+            problems = _fill_in(draft)
+            draft.problems += problems
+        if not problems:
             _read_tables(draft)
         if provided is not None:
             _point_to_the_program(draft)
     return draft
+
+
+def _fill_in(draft: Draft) -> list[Problem]:
+    """Put the values of parameters and the elements of groups into the document."""
+    document, fills = draft.document, PARAMETERS in draft.document
+    problems: list[Problem] = []
+    if has_arrays(document):
+        wrong = check_references(document, _misspelt_tables(document))
+        if wrong:  # it is not known which modules are repeated
+            return wrong
+        draft.expansion, problems = expand(
+            document, draft.values, draft.file.parent, fills=fills
+        )
+        for (kind, name), template in draft.expansion.templates.items():
+            if kind == "module" and template in draft.locations:
+                draft.locations[name] = draft.locations[template]
+        return problems
+    problems += check_no_elements(document)
+    for key, value in document.items() if fills else ():
+        if key != PARAMETERS:
+            document[key] = fill(value, [key], draft.values, problems)
+    return problems
 
 
 def _point_to_the_program(draft: Draft) -> None:
@@ -287,7 +352,12 @@ def _read_tables(draft: Draft) -> None:
     problems.extend(check_references(document, unsure))
     named = all(isinstance(entry.get("name"), str) for _, entry in tables_in(document, "group"))
     all_known = named and "group" not in unsure
-    whens = check_whens(document, lambda _: draft.values, all_known=all_known)
+    values = draft.values
+    whens = check_whens(
+        document,
+        lambda group: {**values, **draft.expansion.values_of("group", group)},
+        all_known=all_known,
+    )
     problems += limited(whens)
     problems.extend(check_resources(document))
     modules = {module.name: module for _, module in draft.modules}

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
+    ConfigDict,
     AfterValidator,
     Field,
     StringConstraints,
@@ -42,6 +43,7 @@ from diel.run.part import GroupLinks, Part, groups_of
 from diel.text import duration_s, show, size_bytes
 from diel.workflow.annotations import InWords
 from diel.workflow.boundary import Boundary
+from diel.workflow.elements import NO_EXPANSION, Expansion
 from diel.workflow.fields import (
     LONGEST_NAME,
     Count,
@@ -53,8 +55,8 @@ from diel.workflow.fields import (
     may_be_in_a_name,
     nothing_to_run,
 )
-from diel.workflow.module import Module
-from diel.workflow.parameters import Parameter
+from diel.workflow.module import MaxFailures, Module
+from diel.workflow.parameters import Parameter, Scalar
 from diel.workflow.when import When
 
 _SMALLEST_BYTES: Final = 2**16
@@ -203,6 +205,39 @@ class Group(StrictTable):
         examples=["refine and value('residual') > 0.1"],
     )
 
+    foreach: str | dict[str, list[Scalar]] | None = Field(
+        default=None,
+        description=(
+            "Run the group once for each element: each row of a CSV file, whose header names the "
+            "values, relative to the workflow file's folder, or each combination of lists. In the "
+            "entries of the group, of those inside it and of their modules, ${name} stands for the "
+            "element's value. Element 3 of the group cases is the group cases-3 with a module "
+            "solver-3 of its own, which it calls solver; a group that depends on cases waits for "
+            "all of them."
+        ),
+        examples=["cases.csv", {"dt": [0.1, 0.2], "cells": [32, 64]}],
+    )
+    at_once: Count | None = Field(
+        default=None,
+        description=(
+            "How many elements of foreach run at the same time; by default as many as there are "
+            "ranks for."
+        ),
+        examples=[4],
+        json_schema_extra={"unit": "elements"},
+    )
+    max_failures: MaxFailures | None = Field(
+        default=None,
+        description=(
+            'How many elements of foreach may fail, as a number or as a share of all such as "5%": '
+            "a module that fails fails its element, of which nothing further runs, and the others "
+            "go on; with more the run ends. Without it the first that fails ends the run. A run "
+            "that goes on repeats those that failed."
+        ),
+        examples=[10, "5%"],
+        json_schema_extra={"unit": "elements"},
+    )
+
     @field_validator("modules", "groups", "depends")
     @classmethod
     def _check_no_duplicates(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -237,6 +272,17 @@ class Group(StrictTable):
         if sum(lengths) + 5 * len(lengths) > _LONGEST_TAG_BYTES:
             raise ValueError(f"a tag has {_LONGEST_TAG_BYTES:,} bytes at the most")
         return until
+
+    @model_validator(mode="after")
+    def _check_foreach(self) -> Group:
+        for key in ("at_once", "max_failures"):
+            if self.foreach is None and getattr(self, key) is not None:
+                raise PydanticCustomError(
+                    "no_elements",
+                    "{key} has no effect without foreach",
+                    {"key": key, "remedy": f"add foreach, or remove {key}"},
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_something_to_run(self) -> Group:
@@ -411,6 +457,11 @@ class Workflow(StrictTable):
         default={}, description="The table [parameters], by name."
     )
     values: dict[str, Any] = Field(default={}, description="The values of parameters.")
+    expansion: Expansion = Field(
+        default=NO_EXPANSION, description="The elements of groups with foreach."
+    )
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     @property
     def max_threads(self) -> int:
@@ -424,6 +475,15 @@ class Workflow(StrictTable):
     def group(self, name: str) -> Group:
         """Return the group of this name, or raise KeyError."""
         return self._groups_by_name[name]
+
+    def names_in(self, group: str) -> dict[str, str]:
+        """Return the modules of a group, each with the name that the code of the group has for it.
+
+        Of a group that is not there all modules.
+        """
+        found = self._groups_by_name.get(group)
+        names = [each.name for each in self.modules] if found is None else found.modules
+        return {name: self.expansion.own_name(name) for name in names}
 
     def only(self, group: str, modules: Sequence[str]) -> Workflow:
         """Return the workflow of some modules of one group, which runs once and waits for nothing.
@@ -448,7 +508,8 @@ class Workflow(StrictTable):
 
     def when_of(self, group: Group) -> When | None:
         """Return the condition of a group, with the values of its names; None if it always runs."""
-        return None if group.when is None else When.of(group.when, self.values)
+        values = {**self.values, **self.expansion.values_of("group", group.name)}
+        return None if group.when is None else When.of(group.when, values)
 
     @cached_property
     def surely_skipped(self) -> frozenset[str]:

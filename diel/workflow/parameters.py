@@ -22,6 +22,7 @@ import copy
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, model_validator
@@ -58,7 +59,7 @@ _EXAMPLES: Final = {
 }
 _ENTRIES: Final = ("module", "group", "boundary")
 _SETTABLE: Final = ("workflow", "tuple_space", *_ENTRIES)
-_NAME: Final = re.compile(r"[^\W\d][\w-]*")
+NAME: Final = re.compile(r"[^\W\d][\w-]*")
 _REFERENCE: Final = re.compile(r"(\$?)\$\{([^{}]*)(\}?)")
 _STEP: Final = re.compile(r'\[(\d+)\]|([^\s."\[\]]+)|"((?:[^"\\]|\\.)*)"')
 # Keys of a module whose texts may have {placeholders}; what stands in for a parameter has none.
@@ -165,7 +166,7 @@ def _wrong(message: str, remedy: str = "") -> PydanticCustomError:
 def read_parameters(
     document: dict[str, Any], settings: Sequence[str] = ()
 ) -> tuple[dict[str, Parameter], dict[str, Any], list[Problem]]:
-    """Apply settings to a document, and put the values of parameters into it.
+    """Apply settings to a document, and return its parameters; `fill` puts their values into it.
 
     Parameters
     ----------
@@ -204,21 +205,18 @@ def read_parameters(
             remedy = f"say --set {name}={example}, or give it a default"
             problems.append(Problem(join_path(TABLE, [name]), "has no value", remedy))
     if TABLE in document and not problems:
-        used = {*_names_in([value for key, value in document.items() if key != TABLE])}
+        used = {*names_in_references([value for key, value in document.items() if key != TABLE])}
         for _, group in tables_in(document, "group"):
             used.update(re.findall(r"[^\W\d]\w*", str(group.get("when", ""))))
         for name in declared.keys() - used:
             remedy = f'write "${{{name}}}" where its value is to stand, or remove it'
             problems.append(Problem(join_path(TABLE, [name]), "is used nowhere", remedy))
-        for key, value in document.items():
-            if key != TABLE:
-                document[key] = _filled(value, [key], values, problems)
     return declared, {name: values[name] for name in declared if name in values}, problems
 
 
 def _declared(name: str, entry: Any) -> tuple[Parameter | None, list[Problem]]:
     path = join_path(TABLE, [name])
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         words = 'a name has letters, digits, "_" and "-", a letter first'
         return None, [Problem(path, f"{show(name)} is no name of a parameter", words)]
     table = entry if isinstance(entry, dict) else {"default": entry}
@@ -308,18 +306,36 @@ def _put(document: dict[str, Any], steps: Sequence[str | int], value: Any) -> No
     inside[last] = value
 
 
-def _filled(
-    value: Any, steps: list[str | int], values: Mapping[str, Any], problems: list[Problem]
+def fill(
+    value: Any,
+    steps: Sequence[str | int],
+    values: Mapping[str, Any],
+    problems: list[Problem],
+    texts: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
-    """Return a part of a document with the values of parameters in it."""
+    """Return a part of a document with values where ``${name}`` stands.
+
+    Parameters
+    ----------
+    value : object
+    steps : sequence of str or int
+        Its place in the document.
+    values : mapping of str to value
+    problems : list of Problem
+        What is wrong is added to it.
+    texts : mapping of str to str, optional
+        How values are written in longer texts, where not as `as_text` writes them.
+    """
     if isinstance(value, dict):
-        return {k: _filled(item, [*steps, k], values, problems) for k, item in value.items()}
+        return {k: fill(item, [*steps, k], values, problems, texts) for k, item in value.items()}
     if isinstance(value, list):
-        return [_filled(item, [*steps, i], values, problems) for i, item in enumerate(value)]
+        return [
+            fill(item, [*steps, i], values, problems, texts) for i, item in enumerate(value)
+        ]
     if not isinstance(value, str) or "${" not in value:
         return value
     is_filled_later = steps[0] == "module" and len(steps) > 2 and steps[2] in _WITH_PLACEHOLDERS
-    is_expression = steps[0] == "group" and steps[2:] == ["when"]
+    is_expression = steps[0] == "group" and list(steps[2:]) == ["when"]
     whole = None if is_expression else _REFERENCE.fullmatch(value)
     if whole and not whole[1] and whole[3] and whole[2] in values and not is_filled_later:
         return copy.deepcopy(values[whole[2]])
@@ -346,7 +362,7 @@ def _filled(
                 Problem(join_path("", steps), message, "let it stand alone, where a list may")
             )
             return ""
-        text = as_text(values[name])
+        text = texts.get(name) or as_text(values[name])
         return _doubled(text) if is_filled_later else text
 
     filled = _REFERENCE.sub(replacement, value)
@@ -370,12 +386,12 @@ def _doubled(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _names_in(value: Any) -> Iterator[str]:
-    """Yield the names in the references of a part of a document."""
+def names_in_references(value: Any) -> Iterator[str]:
+    """Yield the names in the references ``${name}`` of a part of a document."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         for item in value:
-            yield from _names_in(item)
+            yield from names_in_references(item)
     elif isinstance(value, str) and "${" in value:
         yield from (name for is_kept, name, _ in _REFERENCE.findall(value) if not is_kept)

@@ -30,6 +30,8 @@ PLACEHOLDERS: Final = {
     "threads": "the module's threads",
     "module": "the module's name",
     "group": "its group's name",
+    "element": "the group of its element of foreach, such as cases-3",
+    "element_dir": "a folder of that element in the run directory",
 }
 """The placeholders, and what each of them stands for."""
 

@@ -17,7 +17,9 @@ from diel.executive.placement.gpus import Node, TooFewGpus, assign_gpus, require
 from diel.executive.plans import GroupPlan, ModulePlan, Need, RunPlan
 from diel.frozen import Frozen
 from diel.loading.module_spec import ModuleSpec
+from diel.run.records import Elements
 from diel.workflow.graph import heaviest_antichain
+from diel.workflow.module import allowed_of
 
 if TYPE_CHECKING:
     from diel.workflow.load import Draft
@@ -79,7 +81,9 @@ def plan_run(workflow: Workflow, draft: Draft, world_size: int) -> RunPlan:
         signal_before_s=settings.signal_before_s,
         groups=tuple(plan_groups(workflow, world_size, draft.shown_as)),
         specs={
-            module.name: ModuleSpec.of(module, draft.locations.get(module.name))
+            module.name: ModuleSpec.of(
+                module, draft.locations.get(module.name), workflow.expansion
+            )
             for module in workflow.modules
         },
         needs=needs_of(workflow),
@@ -141,6 +145,23 @@ def _plan_group(workflow: Workflow, group: Group, available: int) -> GroupPlan |
         iterations=group.most_iterations,
         until=group.until,
         when=None if when is None or when.decided is True else when,
+        elements=_elements(workflow, group),
+    )
+
+
+def _elements(workflow: Workflow, group: Group) -> Elements | None:
+    array = workflow.expansion.arrays.get(group.name)
+    if array is None:
+        return None
+    # A part of the file may have some of them alone.
+    elements = [each for each in array.elements if each.name in group.groups]
+    allowed = group.max_failures
+    return Elements(
+        group.name,
+        array.columns,
+        [[*element.values.values()] for element in elements],
+        group.at_once,
+        None if allowed is None else allowed_of(allowed, len(elements)),
     )
 
 
@@ -170,7 +191,8 @@ def needs(workflow: Workflow, cores: int) -> RankNeeds:
     """Count the ranks that a workflow needs.
 
     For `moment` and `total` the "fill" modules of one group share so many cores; each has at least
-    one copy. A group that will be skipped needs none.
+    one copy. A group that will be skipped needs none. Of elements that may all run at once, `moment`
+    counts those that so many cores have room for, one at least.
     """
     service_ranks = _service_ranks(workflow)
     skipped = workflow.surely_skipped
@@ -181,22 +203,29 @@ def needs(workflow: Workflow, cores: int) -> RankNeeds:
     outermost = [group for group in workflow.groups if group.name not in inside]
     return RankNeeds(
         minimum=service_ranks + max(least, default=0),
-        moment=service_ranks + _moment(workflow, outermost, usual),
+        moment=service_ranks + _moment(workflow, outermost, usual, cores),
         total=service_ranks + sum(usual.values()),
     )
 
 
-def _moment(workflow: Workflow, beside: Sequence[Group], ranks: Mapping[str, int]) -> int:
+def _moment(
+    workflow: Workflow, beside: Sequence[Group], ranks: Mapping[str, int], cores: int
+) -> int:
     """Return the most ranks that sibling groups, with the groups inside them, use at a time.
 
     A group of groups weighs as much as the groups inside it can use at a time.
     """
-    weights = {
-        group.name: ranks.get(group.name, 0)
-        if group.modules
-        else _moment(workflow, [workflow.group(name) for name in group.groups], ranks)
-        for group in beside
-    }
+    weights = {}
+    for group in beside:
+        inside = [workflow.group(name) for name in group.groups]
+        if group.modules:
+            weights[group.name] = ranks.get(group.name, 0)
+        elif group.name in workflow.expansion.arrays:
+            each = sorted((_moment(workflow, [one], ranks, cores) for one in inside), reverse=True)
+            at_once = group.at_once or max(1, cores // max(1, *each))
+            weights[group.name] = sum(each[:at_once])
+        else:
+            weights[group.name] = _moment(workflow, inside, ranks, cores)
     return heaviest_antichain(weights, {group.name: group.depends for group in beside})[0]
 
 

@@ -1,0 +1,118 @@
+"""Results of the elements of a group with ``foreach``, as one table: a row for each element.
+
+::
+
+    elements/cases.csv     element, <values>, outcome, seconds, <what its modules have returned>
+
+A module that returns a dictionary has a column for each of its numbers and texts; any other such
+value has a column ``returned``. Where several modules or copies of an element return something, the
+columns begin with their names, as in ``solver.residual``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any, Final
+
+from diel.run.directory import RunDirectory
+from diel.run.files import replace_file
+from diel.run.journal import JournalReader
+from diel.run.view import GroupView, RunView
+
+FIRST_COLUMNS: Final = ("element",)
+LAST_COLUMNS: Final = ("outcome", "seconds")
+
+
+class ElementTables:
+    """Writes the tables of a run, each time that a group with ``foreach`` has ended."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._journal = JournalReader(directory.journal)
+        self._view = RunView()
+
+    def write(self, group: str) -> None:
+        """Write the table of a group; an OSError if it cannot be written."""
+        for record in self._journal.new_records():
+            self._view.apply(record)
+        file = self._directory.table_of_elements(group)
+        file.parent.mkdir(exist_ok=True)
+        replace_file(file, as_csv(element_rows(self._view, group)))
+
+
+def element_rows(view: RunView, array: str) -> list[dict[str, Any]]:
+    """Return the table of a group with ``foreach``; a row has the columns that it has values for.
+
+    Parameters
+    ----------
+    view : RunView
+    array : str
+        The name of the group.
+    """
+    columns, rows = view.arrays[array].columns, view.arrays[array].rows
+    returned: dict[str, dict[str, Any]] = {}
+    sources: set[str] = set()
+    for (group, copy), value in view.returned_in.items():
+        element = _element_of(view, group)
+        if element is not None and element.inside == array:
+            source = _own_name(copy, element.name)
+            sources.add(source)
+            returned.setdefault(element.name, {})[source] = value
+    found = []
+    for name, values in rows.items():
+        group = view.groups[name]
+        row: dict[str, Any] = {"element": name}
+        row |= zip(columns, values, strict=False)
+        row |= {"outcome": _outcome(group), "seconds": _seconds(group)}
+        for source, value in returned.get(name, {}).items():
+            prefix = f"{source}." if len(sources) > 1 else ""
+            for key, cell in _cells(value):
+                row.setdefault(f"{prefix}{key}", cell)
+        found.append(row)
+    return found
+
+
+def as_csv(rows: list[dict[str, Any]]) -> str:
+    """Return a table as the text of a CSV file, with a header."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _element_of(view: RunView, group: str) -> GroupView | None:
+    """Return the element that a group is, or is in."""
+    found = view.groups.get(group)
+    while found is not None and found.array and found.inside != found.array:
+        found = view.groups.get(found.inside)
+    return found if found is not None and found.array else None
+
+
+def _own_name(copy: str, element: str) -> str:
+    """Return the name of a copy without the number of its element: ``solver`` for solver-3.0."""
+    module, _, index = copy.rpartition(".")
+    own = module.removesuffix(f"-{element.rpartition('-')[2]}")
+    return own if index == "0" else f"{own}.{index}"
+
+
+def _outcome(group: GroupView) -> str:
+    if group.state == "finished":
+        return "failed" if group.has_failed else "finished"
+    return group.state
+
+
+def _seconds(group: GroupView) -> float | None:
+    if group.state != "finished" or not group.started_s:
+        return None
+    return round(max(0.0, group.finished_s - group.started_s), 3)
+
+
+def _cells(value: Any) -> Iterator[tuple[str, Any]]:
+    items = value.items() if isinstance(value, dict) else [("returned", value)]
+    for key, item in items:
+        if isinstance(item, (bool, int, float, str)):
+            yield str(key), item
