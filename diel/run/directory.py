@@ -277,10 +277,7 @@ class RunDirectory:
 
     def keep_states(self, names: Sequence[str]) -> None:
         """Remove all saved states of modules, except the files of these names."""
-        with contextlib.suppress(FileNotFoundError):
-            for place in sorted(self.states.iterdir()):
-                if place.name not in names and place.is_file():
-                    place.unlink(missing_ok=True)
+        _keep_files(self.states, names)
 
     def trace_part(self, rank: int) -> Path:
         """Return the file of one rank's events for the trace."""
@@ -343,6 +340,10 @@ class RunDirectory:
     def checkpoint_file(self, number: int) -> Path:
         """Return the file of the first, second, ... checkpoint."""
         return self.checkpoints / f"{number:06d}.tuples"
+
+    def keep_checkpoints(self, numbers: Sequence[int]) -> None:
+        """Remove the files of all checkpoints, except those of these numbers."""
+        _keep_files(self.checkpoints, [self.checkpoint_file(number).name for number in numbers])
 
     def refuse_links(self) -> None:
         """Raise if a resumed run would write through a link, so into a file that is not its own.
@@ -477,6 +478,13 @@ def _refuse_unless(path: Path, *, is_folder: bool) -> None:
         )
     if not (stat.S_ISDIR(mode) if is_folder else stat.S_ISREG(mode)):
         raise RunDirectoryError(f"{path} is no {'folder' if is_folder else 'file'}: remove it")
+
+
+def _keep_files(folder: Path, names: Sequence[str]) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        for place in sorted(folder.iterdir()):
+            if place.name not in names and place.is_file():
+                place.unlink(missing_ok=True)
 
 
 def new_results_file(run_dir: Path) -> Path:
