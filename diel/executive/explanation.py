@@ -8,6 +8,7 @@ order in which they became ready; groups that one event made ready have equal ti
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, Literal, TypeAlias
 
 from diel.executive.groups import GroupTree
@@ -105,11 +106,29 @@ def explain(view: RunView, status: StatusView, now_s: float) -> RunExplanation:
     if view.started is None:
         return RunExplanation((), (), view.refusal)
     queue = RankQueue(view)
-    groups = tuple(queue.explain(name) for name in view.groups)
+    groups = tuple(queue.explain(name) for name in _of_interest(view))
     if view.exit_code is not None:
         return RunExplanation(groups, (), _why_ended(view))
     waits = tuple(_waits(view, status, queue, now_s))
     return RunExplanation(groups, waits, "")
+
+
+def _of_interest(view: RunView) -> Iterator[str]:
+    """Yield the groups; of elements only the first that have not ended, with what is in them."""
+    shown = {
+        element
+        for array in view.arrays.values()
+        for element in islice(
+            (name for name in array.rows if view.groups[name].state in ("waiting", "running")),
+            _SHOWN,
+        )
+    }
+    for name, group in view.groups.items():
+        element = group
+        while element.array and element.inside != element.array:
+            element = view.groups[element.inside]
+        if not element.array or element.name in shown:
+            yield name
 
 
 class RankQueue:
@@ -213,6 +232,8 @@ class RankQueue:
             text = self._queued(name)
         elif situation == "running":
             text = _running(self._view.groups[name], plan)
+            if name in self._view.arrays:
+                text = f"runs, {self._view.arrays[name]}"
         elif situation == "skipped" and (why := self._view.groups[name].why_skipped):
             text = f"skipped: {why}"
         return GroupExplanation(name, situation, text, plan.ranks)
@@ -233,6 +254,8 @@ class RankQueue:
 
     def _is_to_come(self, name: str) -> bool:
         """Whether a group that is neither running nor ready has to wait for other groups."""
+        if self._tree.is_held(name):
+            return True
         if self._tree.has_ended(name):
             return False
         if self._tree.unmet(name):
@@ -275,6 +298,11 @@ class RankQueue:
     def _waiting(self, plan: GroupPlan) -> str:
         if waits_for := self._tree.unmet(plan.name):
             return "waits for " + ", ".join(self._describe_dependency(name) for name in waits_for)
+        around = self._tree.around(plan.name)
+        if self._tree.is_held(plan.name) and around is not None:
+            elements = self._plans[around].elements
+            at_once = elements and elements.at_once
+            return f"waits for its turn: {at_once} elements of {around} run at the same time"
         return f"waits for {self._tree.around(plan.name)} to begin, which it is inside of"
 
     def _describe_dependency(self, name: str) -> str:

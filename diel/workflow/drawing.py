@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from diel.expressions import ExpressionError
 from diel.frozen import Frozen
 from diel.text import show
+from diel.workflow.elements import Expansion
 from diel.workflow.graph import dependency_order, find_cycle
 from diel.workflow.model import Group, Module, Workflow
 from diel.workflow.references import DEEPEST, names_in, tables_in
@@ -81,7 +82,8 @@ def drawing_of(workflow: Workflow) -> Drawing:
         for group in workflow.groups
     }
     modules = {module.name: _resources(module) for module in workflow.modules}
-    return _arranged(workflow.name, nodes, modules)
+    expansion = workflow.expansion
+    return _arranged(workflow.name, _folded(nodes, expansion), _own_names(modules, expansion))
 
 
 def drawing_of_draft(draft: Draft) -> Drawing:
@@ -113,10 +115,57 @@ def drawing_of_draft(draft: Draft) -> Drawing:
     }
     valid = {module.name: _resources(module) for _, module in draft.modules}
     modules = {name: valid.get(name, "") for name in _named(draft.document, "module")}
+    nodes, modules = _folded(nodes, draft.expansion), _own_names(modules, draft.expansion)
     drawing = _arranged(draft.settings.name or draft.file.stem, nodes, modules)
     used = {name for node in nodes.values() for name in node.modules}
     rest = tuple(item for item in modules.items() if item[0] not in used)
     return drawing.replace(in_no_group=rest)
+
+
+def _folded(nodes: Mapping[str, _Node], expansion: Expansion) -> dict[str, _Node]:
+    """Return the groups with one element in place of all, by the names of the file."""
+    if not expansion.arrays:
+        return dict(nodes)
+    shown: dict[str, _Node] = {}
+    for name, node in nodes.items():
+        element = expansion.elements.get(("group", name))
+        if element is None and name not in expansion.arrays:
+            shown[name] = node
+        elif element is None:
+            shown[name] = _array_node(node, nodes[node.groups[0]], expansion)
+        elif element.index == 0 and name != element.name:
+            shown[expansion.templates["group", name]] = _named_as_in_file(node, expansion)
+    return shown
+
+
+def _array_node(array: _Node, first: _Node, expansion: Expansion) -> _Node:
+    count = len(expansion.arrays[array.name].elements)
+    own = _named_as_in_file(first, expansion)
+    words = [f"for each of {count}", own.again]
+    return own.replace(
+        name=array.name,
+        again=", ".join(word for word in words if word),
+        depends=array.depends,
+        when=array.when or own.when,
+        skip=array.skip or (own.skip and "may be skipped"),
+    )
+
+
+def _named_as_in_file(node: _Node, expansion: Expansion) -> _Node:
+    groups = expansion.templates
+    return node.replace(
+        name=groups["group", node.name],
+        depends=tuple(groups["group", name] for name in node.depends),
+        modules=tuple(map(expansion.own_name, node.modules)),
+        groups=tuple(groups["group", name] for name in node.groups),
+        # Which of the elements are skipped differs.
+        when=node.when.partition(": will be ")[0],
+        skip="may be skipped" if node.skip else "",
+    )
+
+
+def _own_names(modules: Mapping[str, str], expansion: Expansion) -> dict[str, str]:
+    return {expansion.own_name(name): resources for name, resources in modules.items()}
 
 
 def _parents_in(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
