@@ -63,7 +63,9 @@ NAME: Final = re.compile(r"[^\W\d][\w-]*")
 _REFERENCE: Final = re.compile(r"(\$?)\$\{([^{}]*)(\}?)")
 _STEP: Final = re.compile(r'\[(\d+)\]|([^\s."\[\]]+)|"((?:[^"\\]|\\.)*)"')
 # Keys of a module whose texts may have {placeholders}; what stands in for a parameter has none.
-_WITH_PLACEHOLDERS: Final = ("executable", "launcher", "directory", "environment", "stdin")
+_WITH_PLACEHOLDERS: Final = (
+    *("executable", "launcher", "directory", "environment", "stdin", "inputs", "outputs"),
+)
 
 
 class Parameter(StrictTable):
