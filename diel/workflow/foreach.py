@@ -5,7 +5,7 @@
     foreach = "cases.csv"                               rows; the header names their values
     foreach = { dt = [0.1, 0.2], cells = [32, 64] }     combinations, the last list fastest
 
-A document is expanded before it is checked. A group ``cases`` becomes a group of groups ``cases-0``,
+A document is expanded before it is checked. A group ``cases`` becomes one of groups ``cases-0``,
 ``cases-1``, ..., its elements; each has modules and inner groups of its own, whose names end in the
 same number, and ``${dt}`` in their entries stands for the element's value.
 """
@@ -194,7 +194,7 @@ def _array_of(
             f"{group}-{number}",
             number,
             dict(zip(columns, row, strict=True)),
-            {name: each for name, each in zip(columns, texts, strict=False)},
+            dict(zip(columns, texts, strict=False)),
         )
         for number, (row, texts) in enumerate(rows)
     ]
@@ -444,14 +444,14 @@ class _Expander:
     def _array(self, index: int, entry: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the group of all elements, and the group of each."""
         array, members = self._arrays[index], self._members[index]
-        outer = {key: entry[key] for key in _OF_ARRAY if key in entry}
+        outer: dict[str, Any] = {key: entry[key] for key in _OF_ARRAY if key in entry}
         outer["groups"] = [element.name for element in array.elements]
         inner = {key: value for key, value in entry.items() if key not in _OF_ARRAY}
         inner["name"] = entry["name"]
         if "when" in entry and not {*array.columns}.intersection(_words(entry["when"])):
             outer["when"] = inner.pop("when")
             if self._fills:
-                place = ["group", index, "when"]
+                place = ("group", index, "when")
                 outer["when"] = fill(outer["when"], place, self._values, self._problems)
         return [
             outer,

@@ -273,9 +273,7 @@ def _fill_in(draft: Draft) -> list[Problem]:
         wrong = check_references(document, _misspelt_tables(document))
         if wrong:  # it is not known which modules are repeated
             return wrong
-        draft.expansion, problems = expand(
-            document, draft.values, draft.file.parent, fills=fills
-        )
+        draft.expansion, problems = expand(document, draft.values, draft.file.parent, fills=fills)
         for (kind, name), template in draft.expansion.templates.items():
             if kind == "module" and template in draft.locations:
                 draft.locations[name] = draft.locations[template]

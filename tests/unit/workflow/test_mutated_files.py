@@ -108,6 +108,16 @@ when = "value(['norm', 1]) > dt and outcome('work') != 'skipped' or mode == '${m
 name = "outer"
 groups = ["work", "rest"]
 iterations = 2
+[[module]]
+name = "each"
+function = "./hello.py:answer"
+options = { n = "${n}" }
+[[group]]
+name = "many"
+modules = ["each"]
+foreach = { n = [1, 2], case = ["a", "b"] }
+at_once = 2
+max_failures = 1
 [[boundary]]
 name = "wall"
 dtype = "float32"
@@ -274,7 +284,8 @@ def test_what_is_accepted_is_planned_drawn_and_submitted(
         for how in ("text", "dot", "mermaid", "svg"):
             drawn = printed(capsys, which, "graph", "--format", how, file)
             for group in workflow.groups:
-                assert group.name in drawn, which
+                template = workflow.expansion.templates.get(("group", group.name), group.name)
+                assert template in drawn, which
         if need.moment > MOST_RANKS_DRAWN:
             continue
         job = job_for(workflow, "w.toml", ranks=need.moment, per_node=need.moment)
