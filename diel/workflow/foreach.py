@@ -68,7 +68,7 @@ def expand(
     members = {
         index: _members(entry, document)
         for index, entry in tables_in(document, "group")
-        if "foreach" in entry
+        if "foreach" in entry and isinstance(entry.get("name"), str)
     }
     problems = list(_check_members(document, members))
     if fills:
@@ -467,12 +467,14 @@ class _Expander:
             copy.deepcopy(entry), [kind, index], values, self._problems, element.texts
         )
         end = f"-{element.index}"
-        for key, of in (("modules", members.modules), ("groups", members.groups)):
-            if key in new:
-                new[key] = [f"{name}{end}" if name in of else name for name in new[key]]
         if kind == "group":
-            if "depends" in new:
-                new["depends"] = [f"{name}{end}" for name in new["depends"]]
+            repeated = {"modules": members.modules, "groups": members.groups}
+            for key, names in {**repeated, "depends": members.groups}.items():
+                if isinstance(new.get(key), list):
+                    new[key] = [
+                        f"{name}{end}" if isinstance(name, str) and name in names else name
+                        for name in new[key]
+                    ]
             if isinstance(new.get("when"), str):
                 new["when"] = _OUTCOME.sub(
                     lambda found: _renamed(found, members.groups, end), new["when"]
