@@ -297,7 +297,7 @@ def _check_elsewhere(
     in_elements = {name for each in members.values() for name in each.modules}
     shared = _used_outside(document, members)
     for index, entry in tables_in(document, "module"):
-        name = entry.get("name")
+        name = str(entry.get("name"))
         columns = {
             column
             for number, array in arrays.items()
@@ -313,18 +313,15 @@ def _check_elsewhere(
         if name not in in_elements or name in shared:
             yield from _check_placeholders(entry, index)
     for kind in ("module", "group"):
-        names = {each.get("name") for _, each in tables_in(document, kind)}
+        names = {str(each.get("name")) for _, each in tables_in(document, kind)}
         for number, array in arrays.items():
             made = [*getattr(members[number], f"{kind}s"), *([array.group] * (kind == "group"))]
             for name in made:
                 new = f"{name}-{len(array.elements) - 1}"
-                ends = (other for other in names if str(other).startswith(f"{name}-"))
-                for other in ends:
-                    end = str(other)[len(name) + 1 :]
-                    if end.isdigit() and end == str(int(end)) and int(end) < len(array.elements):
-                        message = f"{kind} {show(other)} would be there twice: an element has it"
-                        remedy = f"{name}-0 to {new} are names of elements: choose another name"
-                        yield Problem(f"group[{number}].foreach", message, remedy)
+                for other in sorted({f"{name}-{each.index}" for each in array.elements} & names):
+                    message = f"{kind} {show(other)} would be there twice: an element has it"
+                    remedy = f"{name}-0 to {new} are names of elements: choose another name"
+                    yield Problem(f"group[{number}].foreach", message, remedy)
     counts: dict[str, str] = {}
     for number, array in arrays.items():
         for name in members[number].modules:
