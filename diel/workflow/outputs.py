@@ -18,6 +18,8 @@ from diel.workflow.model import Group, Module, links_of
 from diel.workflow.programs import placeholders_in
 
 Modules = Sequence["tuple[int, Module]"]
+_RUN_DIR = "\0run"
+"""Stands for the run directory in paths of elements: a name that no file has."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -160,7 +162,8 @@ def _place(text: str, module: Module, folder: Path, expansion: Expansion) -> str
     known = {"folder": glob.escape(str(folder)), "module": module.name}
     element = expansion.elements.get(("module", module.name))
     if element is not None:
-        known |= {"element": element.name, "element_dir": f"*/{ELEMENTS}/{element.name}"}
+        element_dir = f"{_RUN_DIR}/{ELEMENTS}/{element.name}"
+        known |= {"element": element.name, "element_dir": element_dir}
     filled = _PLACEHOLDER.sub(lambda found: known.get(found[1], "*"), text)
     unbraced = filled.replace("{{", "{").replace("}}", "}")
     return os.path.normpath(os.path.join(glob.escape(str(folder)), unbraced))
