@@ -71,7 +71,8 @@ static bool find_(unsigned long at) {
     return at >= touched_->low;
 }
 
-static inline __attribute__((always_inline)) void touch_(unsigned long at, unsigned long size, int writes) {
+static inline __attribute__((always_inline))
+void touch_(unsigned long at, unsigned long size, int writes) {
     if ((at < touched_->low || at >= touched_->high) && !find_(at)) return;
     const array_& of = *touched_;
     const unsigned long first = at - of.low, last = first + size - 1;
