@@ -12,6 +12,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from diel.cli.options import (
+    add_choices,
+    add_file,
+    add_json,
+    add_launch_arguments,
+    add_launcher,
+    add_run_dir,
+    add_run_dir_or_newest,
+    add_share,
+    add_silence,
+    add_sweep,
+    count,
+    seconds,
+    whole,
+)
 from diel.frozen import Frozen
 
 
@@ -42,125 +57,20 @@ def add_commands(parsers: Any, commands: Sequence[Command]) -> None:
         parser.set_defaults(command=command)
 
 
-def positive(text: str) -> int:
-    """Convert an argument to a positive number of ranks; argparse prints the error."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-positive.__name__ = "number of ranks"  # what argparse calls it in its messages
-
-
-def count(text: str) -> int:
-    """Convert an argument to a positive whole number; argparse prints the error."""
-    return positive(text)
-
-
-count.__name__ = "count"
-
-
-def add_file(parser: argparse.ArgumentParser) -> None:
-    """Add the argument FILE, the workflow file."""
-    parser.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
-
-
-def add_set(parser: argparse.ArgumentParser) -> None:
-    """Add the option --set, which changes what a workflow file says for this time."""
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="give a parameter of the file this value, or any key another: --set dt=0.1 --set "
-        "module.solver.options.cells=64; as often as you like",
-    )  # fmt: skip
-
-
-def _add_part(parser: argparse.ArgumentParser, repeats: str = "") -> None:
-    """Add the options that choose some groups of a workflow file."""
-    parser.add_argument(
-        "--only", dest="only_groups", action="append", default=[], metavar="GROUP",
-        help="this group alone, with what is inside it; as often as you like",
-    )  # fmt: skip
-    parser.add_argument(
-        "--from", dest="from_groups", action="append", default=[], metavar="GROUP",
-        help=f"this group and all that depends on it, and nothing before it{repeats}",
-    )  # fmt: skip
-
-
-def add_launch_arguments(
-    parser: argparse.ArgumentParser, *, runs: Path | None = Path("runs")
-) -> None:
-    """Add the options of all commands that start ranks: how they start, and where runs are kept."""
-    parser.add_argument(
-        "-n", "--ranks", type=positive, metavar="N",
-        help="MPI ranks to start (default: as many as the file can use at once)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--runs", type=Path, default=runs, metavar="DIR",
-        help=f"where run directories are made (default: {runs or 'RUN_DIR/joined'})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--restarts", type=_whole, metavar="N",
-        help="how often to start it again, on what is left, when a rank, a host or mpiexec has "
-        "died (default: what the file says, or never)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--allow-run-as-root", action="store_true",
-        help="pass this on to Open MPI, which otherwise refuses to run as root",
-    )  # fmt: skip
-    _add_launcher(parser)
-
-
-def _add_launcher(parser: argparse.ArgumentParser) -> None:
-    from diel.executive.batch_scripts import LAUNCHERS
-
-    parser.add_argument(
-        "--launcher", choices=LAUNCHERS,
-        help="what starts the ranks (default: mpiexec; within a job of Flux flux run, and within "
-        "one of Slurm srun, where MPI is the site's and Slurm offers what it needs)",
-    )  # fmt: skip
-
-
-def _add_share(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--share", type=Path, metavar="DIR",
-        help="a folder in which the run shares its sweeps with others of the same file, such as "
-        "the jobs of an array: each trial is run by one of them, and each ends with all results",
-    )  # fmt: skip
-
-
-def _add_silence(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--silence", type=seconds, default=30.0, metavar="TIME",
-        help="how long one of several runs may say nothing before its trials are given to others "
-        "(default: 30 s)",
-    )  # fmt: skip
-
-
-def seconds(text: str) -> float:
-    """Convert a duration such as ``30 s`` or ``2 h`` to seconds; argparse prints the error."""
-    from diel.text import duration_s
-
-    return duration_s(float(text) if text.replace(".", "", 1).isdecimal() else text)
-
-
-seconds.__name__ = "duration"
-
-
 def _join_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_run_dir(parser)
-    _add_sweep(parser)
+    add_run_dir(parser)
+    add_sweep(parser)
     parser.add_argument(
         "--time", type=seconds, metavar="TIME",
         help='leave after so long, such as "2 h": trials that have begun then are brought to their '
         "end (default: at the end of the sweep)",
     )  # fmt: skip
-    _add_silence(parser)
+    add_silence(parser)
     add_launch_arguments(parser, runs=None)
 
 
 def _workers_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_run_dir_or_newest(parser, "asked")
+    add_run_dir_or_newest(parser, "asked")
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -173,15 +83,10 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         "--run-dir", type=Path, metavar="RUN_DIR",
         help="begin the run in this directory; or go on with it, if it has begun there already",
     )  # fmt: skip
-    add_set(parser)
-    _add_part(parser, "; with --resume, run again although it has finished")
-    parser.add_argument(
-        "--force", action="store_true",
-        help="run also what is up to date, by the inputs and outputs that the file declares",
-    )  # fmt: skip
+    add_choices(parser, "; with --resume, run again although it has finished")
     add_launch_arguments(parser)
-    _add_share(parser)
-    _add_silence(parser)
+    add_share(parser)
+    add_silence(parser)
     parser.add_argument(
         "--trace", action="store_true",
         help="keep every single call of the tuple space in trace.json, not the long ones alone",
@@ -190,10 +95,9 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
-    add_set(parser)
-    _add_part(parser)
+    add_choices(parser, runs=False)
     parser.add_argument(
-        "-n", "--ranks", type=positive, metavar="N",
+        "-n", "--ranks", type=count, metavar="N",
         help="also check whether it can run on N ranks, and with how many copies",
     )  # fmt: skip
     parser.add_argument(
@@ -201,7 +105,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
         help="also print where each copy would run, with M ranks on each node",
     )  # fmt: skip
     parser.add_argument(
-        "--gpus-per-node", type=_whole, metavar="G",
+        "--gpus-per-node", type=whole, metavar="G",
         help="GPUs of each node (default: as few as the file needs)",
     )  # fmt: skip
     parser.add_argument(
@@ -210,20 +114,9 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must be at least 0")
-    return number
-
-
-_whole.__name__ = "count"
-
-
 def _graph_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
-    add_set(parser)
-    _add_part(parser)
+    add_choices(parser, runs=False)
     parser.add_argument(
         # The keys of `diel.cli.workflow_file.DRAWINGS`, which takes long to import.
         "--format", choices=("text", "dot", "mermaid", "svg"), default="text",
@@ -285,9 +178,9 @@ def _sbatch_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
-    add_set(parser)
+    add_choices(parser)
     parser.add_argument(
-        "-n", "--ranks", type=positive, metavar="N",
+        "-n", "--ranks", type=count, metavar="N",
         help="MPI ranks (default: nodes times ranks on each, or what the file can use at once)",
     )  # fmt: skip
     parser.add_argument("--nodes", type=count, metavar="N", help="nodes of the job")
@@ -310,8 +203,8 @@ def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="SCRIPT",
         help="the file that the script is written to (default: it is printed)",
     )  # fmt: skip
-    _add_share(parser)
-    _add_launcher(parser)
+    add_share(parser)
+    add_launcher(parser)
 
 
 def _runs_arguments(parser: argparse.ArgumentParser) -> None:
@@ -324,7 +217,7 @@ def _runs_arguments(parser: argparse.ArgumentParser) -> None:
         help="only runs of which this is true: 'dt < 0.1 and state == \"finished\"'; it names "
         "parameters, objectives, and workflow, state, started, seconds, ranks, run, best, why",
     )  # fmt: skip
-    _add_json(parser)
+    add_json(parser)
 
 
 def _diff_arguments(parser: argparse.ArgumentParser) -> None:
@@ -332,11 +225,7 @@ def _diff_arguments(parser: argparse.ArgumentParser) -> None:
         "run_dirs", nargs=2, type=Path, metavar="RUN_DIR",
         help="the runs' directories, or folders of runs, each for the newest in it",
     )  # fmt: skip
-    _add_json(parser)
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    add_json(parser)
 
 
 def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
@@ -344,7 +233,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", type=Path,
         help="the workflow file; or a run's directory, to look at a sweep that has run",
     )  # fmt: skip
-    add_set(parser)
+    add_choices(parser)
     parser.add_argument(
         "--dry-run", action="store_true",
         help="run nothing but one trial: show how many there are, the first points, and how long "
@@ -370,7 +259,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     steering.add_argument("--pause", action="store_true", help="give out no further trials")
     steering.add_argument("--resume", action="store_true", help="go on after --pause")
     steering.add_argument(
-        "--stop-trial", action="append", type=_whole, default=[], metavar="N",
+        "--stop-trial", action="append", type=whole, default=[], metavar="N",
         help="end a trial at its next report, or do not begin it; may be repeated",
     )  # fmt: skip
     steering.add_argument(
@@ -380,17 +269,17 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         "--time", type=seconds, metavar="TIME",
         help="end its trials after so much time from now on, or from when the run is resumed",
     )  # fmt: skip
-    _add_sweep(steering)
+    add_sweep(steering)
     steering.add_argument(
         "--no-wait", action="store_true", help="do not wait for the sweep's answer"
     )
     add_launch_arguments(parser)
-    _add_share(parser)
-    _add_silence(parser)
+    add_share(parser)
+    add_silence(parser)
 
 
 def _watch_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_run_dir_or_newest(parser, "shown")
+    add_run_dir_or_newest(parser, "shown")
     parser.add_argument("--once", action="store_true", help="print how it stands, and leave")
 
 
@@ -401,7 +290,7 @@ def _gui_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: this one)",
     )  # fmt: skip
     parser.add_argument(
-        "--port", type=_whole, default=8470, metavar="N",
+        "--port", type=whole, default=8470, metavar="N",
         help="the port to listen on; 0 takes a free one (default: 8470)",
     )  # fmt: skip
     parser.add_argument(
@@ -417,11 +306,10 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: runs); or a workflow file",
     )  # fmt: skip
     parser.add_argument(
-        "-n", "--ranks", type=positive, metavar="N",
+        "-n", "--ranks", type=count, metavar="N",
         help="of a workflow file: on so many ranks (default: as many as it can use at once)",
     )  # fmt: skip
-    add_set(parser)
-    _add_part(parser)
+    add_choices(parser, runs=False)
 
 
 def _tuple_arguments(parser: argparse.ArgumentParser) -> None:
@@ -468,7 +356,7 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         help="write all columns of the rows too, in front of the predictions",
     )  # fmt: skip
     parser.add_argument(
-        "--trial", type=_whole, metavar="N",
+        "--trial", type=whole, metavar="N",
         help="take the network of this trial: it is trained again, unless it is there (default: "
         "the best one)",
     )  # fmt: skip
@@ -477,7 +365,7 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         help="average the networks of K of the best trials, which are trained again and chosen by "
         "the rows that they were not trained on; a trial may count several times",
     )  # fmt: skip
-    _add_sweep(parser)
+    add_sweep(parser)
     parser.add_argument(
         "--delimiter", metavar="C",
         help="what separates cells (default: what did in the table of the training)",
@@ -485,24 +373,6 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--onnx", type=Path, metavar="MODEL",
         help="write the model as ONNX, with the preparation inside: it takes raw rows",
-    )  # fmt: skip
-
-
-def _add_sweep(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--sweep", default="", metavar="GROUP.MODULE", help="which sweep, where there are several"
-    )
-
-
-def _add_run_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's directory")
-
-
-def _add_run_dir_or_newest(parser: argparse.ArgumentParser, what_is_done: str) -> None:
-    parser.add_argument(
-        "run_dir", nargs="?", type=Path, metavar="RUN_DIR",
-        help=f"the run's directory, or a folder of runs, of which the newest is {what_is_done} "
-        "(default: runs)",
     )  # fmt: skip
 
 
@@ -660,7 +530,7 @@ COMMANDS = (
         "write trace.json of a run that goes on or was killed",
         "Write trace.json anew from what the ranks have left in a run's directory. A run that "
         "ends by itself has done that already.",
-        _add_run_dir,
+        add_run_dir,
         "diel.cli.run_directory:trace",
     ),
     Command(
@@ -669,7 +539,7 @@ COMMANDS = (
         "Write report.html, to be opened in a browser, from the results and the journal in a run's "
         "directory. A sweep has done that already, while it went on; other modules' results, and "
         "a run that was killed, are given a report by this.",
-        _add_run_dir,
+        add_run_dir,
         "diel.cli.run_directory:report",
     ),
     Command(

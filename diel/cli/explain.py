@@ -29,7 +29,7 @@ from diel.loading.outputs import CopyOutputs
 from diel.run.directory import RunDirectory
 from diel.run.history import DEFAULT_RUNS, find_run, summarize
 from diel.run.journal import read_view
-from diel.run.part import Part
+from diel.run.part import Part, words_of_choices
 from diel.run.records import GroupSkipped, RunStarted
 from diel.run.status import StatusView, read_status
 from diel.run.view import RunView
@@ -52,10 +52,8 @@ def explain(options: argparse.Namespace) -> int:
         return _explain_file(str(path), options.ranks, options.set, chosen_part(options))
     if options.ranks is not None:
         raise LaunchError("-n N goes with a workflow file: a run has its ranks")
-    if options.set:
-        raise LaunchError("--set goes with a workflow file: a run has what it was given")
-    if part := chosen_part(options):
-        raise LaunchError(f"{part.flags} goes with a workflow file: a run has its groups")
+    if choices := words_of_choices(options.set, chosen_part(options)):
+        raise LaunchError(f"{choices[0]} goes with a workflow file: {path} is no such file")
     directory = RunDirectory(find_run(path))
     view, complaint = read_view(directory)
     if complaint:

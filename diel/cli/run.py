@@ -26,7 +26,7 @@ from diel.errors import DielError, LaunchError
 from diel.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from diel.run.directory import RunDirectory
 from diel.run.files import locked_file
-from diel.run.part import Part
+from diel.run.part import Part, words_of_choices
 from diel.text import describe_error, describe_traceback, is_short_of_memory
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ def run(options: argparse.Namespace) -> int:
         begun_with = RunDirectory(options.run_dir).given()
         if given_settings(options) not in ([], begun_with):
             raise LaunchError(
-                f"{options.run_dir} was begun with {_as_flags(begun_with)}, and goes on with that: "
+                f"{options.run_dir} was begun with "
+                f"{shlex.join(words_of_choices(begun_with)) or 'no --set'}, and goes on with that: "
                 "leave --set out, or take another directory"
             )
         if chosen_part(options) not in (Part(), RunDirectory(options.run_dir).chosen_part()):
@@ -200,10 +201,6 @@ def chosen_part(options: argparse.Namespace) -> Part:
     """Return which groups of the workflow the command line chooses."""
     only, start = (getattr(options, name, None) for name in ("only_groups", "from_groups"))
     return Part(tuple(only or ()), tuple(start or ()))
-
-
-def _as_flags(given: Sequence[str]) -> str:
-    return " ".join(f"--set {shlex.quote(setting)}" for setting in given) or "no --set"
 
 
 def _nothing_to_resume(directory: RunDirectory) -> int:
@@ -359,7 +356,7 @@ class _LaunchedRun:
                 display.refresh()
                 break
             order_resumption(directory, restart.number)
-            plan = self._plan_for(restart.ranks)
+            plan = self._plan_for(restart.ranks).replace(makes_all=plan.makes_all)
             start = partial(self._start, plan, resumes=True, hosts=restart.hosts)
             status = self._wait(start(), start, display, signals)
         return status

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.cli.conclusion import TABLE_ROWS, print_rankings
 from diel.cli.output import aligned, warn
+from diel.cli.run import chosen_part, run
 from diel.errors import LaunchError
 from diel.exit_codes import FAILED
 from diel.loading.environment import set_thread_environment
@@ -30,6 +31,7 @@ from diel.loading.sweeps import watch_sweeps
 from diel.run.directory import RunDirectory
 from diel.run.history import is_run
 from diel.run.journal import read_view
+from diel.run.part import words_of_choices
 from diel.text import format_duration, format_value, trials_in_words
 from diel.workflow.load import read_draft
 
@@ -61,8 +63,8 @@ def sweep(options: argparse.Namespace) -> int:
     if requests := _requests(options):
         return _steer(options, requests)
     if is_run(options.file):
-        if options.set:
-            raise LaunchError("--set goes with a workflow file: a run has what it was given")
+        if choices := words_of_choices(options.set, chosen_part(options), force=options.force):
+            raise LaunchError(f"{choices[0]} goes with a workflow file: this has been run")
         directory = RunDirectory(options.file)
         view, complaint = read_view(directory)
         if complaint:
@@ -78,8 +80,6 @@ def sweep(options: argparse.Namespace) -> int:
         return _export(directory, options.export, file)
     if options.dry_run:
         return _preview(options)
-    from diel.cli.run import run
-
     if options.export:
         _check_export(options.file, options.export, options.set)
     given = {"resume": None, "run_dir": None, "trace": False, "directory": None}
@@ -142,7 +142,7 @@ def _preview(options: argparse.Namespace) -> int:
 
     set_thread_environment(1)
     draft = read_draft(str(options.file), given=options.set)
-    workflow = check_options(draft)
+    workflow = check_options(draft).limited_to(chosen_part(options))
     parts = {part.module.name: part for part in parts_with_options(draft, workflow)}
     ranks = options.ranks or needs(workflow, available_cores()).moment
     plans = plan_groups(workflow, ranks, str(options.file))

@@ -18,6 +18,7 @@ from diel.executive.placement.preview import NODE_COLUMNS, SchedulePreview, plac
 from diel.executive.plans import GroupPlan
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import check_options, look_at_data, missing_here
+from diel.run.part import words_of_choices
 from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, drawing_of
 from diel.workflow.load import load_workflow, read_draft
 from diel.workflow.model import Module, Workflow
@@ -200,7 +201,8 @@ def batch(options: argparse.Namespace) -> int:
         If the workflow or an option is wrong, or the file cannot be written.
     """
     set_thread_environment(1)
-    workflow = check_options(read_draft(options.file, given=options.set))
+    part = chosen_part(options)
+    workflow = check_options(read_draft(options.file, given=options.set)).limited_to(part)
     job = job_for(
         workflow,
         options.file,
@@ -219,7 +221,7 @@ def batch(options: argparse.Namespace) -> int:
         requeue=options.requeue,
         script_file=options.output,
         share=options.share,
-        given=options.set,
+        choices=words_of_choices(options.set, part, force=options.force),
     )
     if options.output is None:
         print(script, end="")

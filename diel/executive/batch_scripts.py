@@ -406,7 +406,7 @@ def batch_script(
     requeue: int = 0,
     script_file: Path | None = None,
     share: Path | None = None,
-    given: Sequence[str] = (),
+    choices: Sequence[str] = (),
 ) -> str:
     """Return the script that runs a workflow file with the diel of this Python.
 
@@ -426,8 +426,8 @@ def batch_script(
         scheduler tells the job of which file.
     share : Path, optional
         The folder in which the runs of all jobs of this script share their sweeps.
-    given : sequence of str, optional
-        Settings ``KEY=VALUE`` of the run.
+    choices : sequence of str, optional
+        Words of ``diel run`` that say what is run, as `diel.run.part.words_of_choices` makes them.
 
     Raises
     ------
@@ -452,9 +452,7 @@ def batch_script(
         command += ["--launcher", launcher]
     if share is not None:
         command += ["--share", _absolute(share)]
-    for setting in given:
-        command += ["--set", setting]
-    start = shlex.join(command)
+    start = shlex.join([*command, *choices])
     head = [f"{syntax.sentinel} {option}" for option in syntax.options(job)]
     parts = ["#!/bin/bash", *head, ""]
     parts += [syntax.folder] if syntax.folder else []

@@ -31,8 +31,8 @@ class Checkpoints:
     """Saves checkpoints of a run, and decides when one is due.
 
     `number` and `states` are of the last checkpoint: 0 and none before the first. Every `every_s`
-    one is saved whether an iteration has finished or not. `pinned` is one that is kept until the
-    run has ended.
+    one is saved whether an iteration has finished or not. `pinned` is one that is kept as long as a
+    run that has finished may go back to it.
     """
 
     def __init__(

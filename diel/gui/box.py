@@ -19,6 +19,7 @@ from diel.gui.compose_launch import start_run
 from diel.gui.processes import in_words_of_the_page, wait_for
 from diel.gui.site import FailureBox, Site, address, page, printable
 from diel.run.directory import RunDirectory
+from diel.run.part import GroupLinks, Part, words_of_choices
 from diel.run.shown_files import files_of, logs_of, open_shown
 from diel.run.view import RunView
 from diel.run.watched_run import WatchedRun
@@ -53,10 +54,14 @@ def _parts(opened: BinaryIO) -> Iterator[bytes]:
             yield part
 
 
-def run_again(file: Path, given: Sequence[str], only: str) -> list[str]:
-    """Return the arguments of diel that run one group of a workflow file again, by itself."""
-    settings = [word for setting in given for word in ("--set", setting)]
-    return ["run", str(file), *settings, "--only", only]
+def run_again(file: Path, given: Sequence[str], links: GroupLinks, group: str) -> list[str]:
+    """Return the arguments of diel that run a group again, by itself, and up to date or not.
+
+    Where others around it repeat it, they run the outermost of these.
+    """
+    repeating = [name for name in links.around(group) if name in links.repeating]
+    only = Part(only=[group, *repeating][-1:])
+    return ["run", str(file), *words_of_choices(given, only, force=True)]
 
 
 class BoxPanel:
@@ -93,11 +98,15 @@ class BoxPanel:
             ]
             state = view.groups[group].state if chosen else ""
             file = view.file
+            links = GroupLinks() if view.started is None else GroupLinks.of_run(view.started)
         self._place.set_visibility(bool(chosen))
         self._failure.hide()
         if chosen:
             found = await run.io_bound(self._found, pairs)
-            self._show(group, module, state, file, found or ([], []))
+            again = run_again(Path(file or "workflow.toml"), self._directory.given(), links, group)
+            self._show(group, module, state, found or ([], []))
+            with self._place:
+                self._offer_again(again, self._site.workflow_of(file))
 
     def _found(self, pairs: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
         """Return the logs and the other files of modules, each given behind its group."""
@@ -115,7 +124,7 @@ class BoxPanel:
         return logs_of(self._directory, dict.fromkeys(each for _, each in pairs)), sorted(files)
 
     def _show(
-        self, group: str, module: str, state: str, file: str, found: tuple[list[str], list[str]]
+        self, group: str, module: str, state: str, found: tuple[list[str], list[str]]
     ) -> None:
         logs, files = found
         path = self._site.name_of(self._directory.path)
@@ -135,12 +144,9 @@ class BoxPanel:
                 for name in files[:_MOST_LINKS]:
                     ui.link(printable(name), address("/file", path=path, name=name), new_tab=True)
                 _say_more(files)
-            self._offer_again(group, file)
 
-    def _offer_again(self, group: str, written: str) -> None:
+    def _offer_again(self, arguments: Sequence[str], file: Path | None) -> None:
         """Show the command that runs the group again, and a button if the page may start it."""
-        file = self._site.workflow_of(written)
-        arguments = run_again(Path(written or "workflow.toml"), self._directory.given(), group)
         command = printable(shlex.join(["diel", *arguments]))
         with ui.element("div").classes("sweep-command"):
             ui.label(command).classes("sweep-command-text")

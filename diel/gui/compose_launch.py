@@ -36,7 +36,9 @@ from diel.gui.site import (
 )
 from diel.run.directory import RunDirectory
 from diel.run.journal import is_run_of
+from diel.run.part import Part, words_of_choices
 from diel.workflow.document import Document
+from diel.workflow.model import Workflow
 from diel.workflow.parameters import Parameter, as_text
 
 _AS_ROOT: Final = "--allow-run-as-root"
@@ -91,6 +93,8 @@ class Launcher:
                 self._start = ui.button("Start here", icon="play_arrow")
                 self._start.on_click(lambda: self._run()).props("no-caps")
             self._parameters = ui.element("div").classes("compose-bar")
+            with ui.expansion("A part of it").classes("compose-more").props("dense"):
+                self._build_part()
             self._failure = FailureBox()
             self._as_root = self._failure.add_button("Start as root", lambda: self._run(_AS_ROOT))
             self._needs = ui.label().classes("compose-hint").props('role="status"')
@@ -110,6 +114,8 @@ class Launcher:
             return
         self._shown = shown
         needs = found.needs if is_known else None
+        if found.workflow is not None:
+            self._show_groups(found.workflow)
         self._start.set_enabled(needs is not None and not self._is_starting)
         if needs is None:
             count = len(found.problems)
@@ -150,6 +156,25 @@ class Launcher:
         if self._document.given != (*given,):
             self._document.given = (*given,)
             self._changed()
+
+    # -- a part of it -----------------------------------------------------------------------------
+
+    def _build_part(self) -> None:
+        with ui.element("div").classes("compose-bar"):
+            self._only, self._from = _groups("only these groups"), _groups("these and what follows")
+            self._force = ui.checkbox("also what is up to date")
+
+    def _show_groups(self, workflow: Workflow) -> None:
+        """Offer the groups of the workflow, and leave chosen those that are still there."""
+        names = [group.name for group in workflow.groups]
+        for field in (self._only, self._from):
+            if field.options != names:
+                field.set_options(names, value=[name for name in field.value if name in names])
+
+    def _chosen(self) -> tuple[Part, list[str]]:
+        """Return the chosen part of the workflow, and the words of the command that say it all."""
+        part = Part(tuple(self._only.value), tuple(self._from.value))
+        return part, words_of_choices(self._document.given, part, force=self._force.value)
 
     # -- where ranks would be ---------------------------------------------------------------------
 
@@ -202,8 +227,7 @@ class Launcher:
         arguments = ["run", str(path), "--runs", str(folder / RUNS), *flags]
         if ranks := _whole(self._ranks.value):
             arguments += ["--ranks", str(ranks)]
-        for setting in self._document.given:
-            arguments += ["--set", setting]
+        arguments += self._chosen()[1]
         self._is_starting = True
         self._start.set_enabled(False)
         self._failure.hide()
@@ -249,8 +273,9 @@ class Launcher:
             path = await self._saved()
             if path is None:
                 return
+            part, choices = self._chosen()
             job = job_for(
-                workflow,
+                workflow.limited_to(part),
                 str(path),
                 ranks=_whole(self._ranks.value),
                 nodes=_whole(self._nodes.value),
@@ -260,9 +285,7 @@ class Launcher:
                 account=self._account.value or None,
             )
             self._written_for = str(self._scheduler.value)
-            text = batch_script(
-                job, str(path), scheduler=self._written_for, given=self._document.given
-            )
+            text = batch_script(job, str(path), scheduler=self._written_for, choices=choices)
             self._script.content = text
             submits = SCHEDULERS[self._written_for].submit_stdin
             self._submitting.set_visibility(shutil.which(submits[0]) is not None)
@@ -386,6 +409,11 @@ def _field(name: str, parameter: Parameter, value: Any) -> Any:
     if parameter.text:
         field.tooltip(parameter.text)
     return field
+
+
+def _groups(label: str) -> ui.select:
+    field = ui.select([], value=[], multiple=True, clearable=True, label=label)
+    return field.props("outlined dense options-dense use-chips").classes("compose-number")
 
 
 def _number(label: str) -> ui.input:

@@ -277,10 +277,7 @@ class RunDirectory:
 
     def keep_states(self, names: Sequence[str]) -> None:
         """Remove all saved states of modules, except the files of these names."""
-        with contextlib.suppress(FileNotFoundError):
-            for place in sorted(self.states.iterdir()):
-                if place.name not in names and place.is_file():
-                    place.unlink(missing_ok=True)
+        _keep_files(self.states, names)
 
     def trace_part(self, rank: int) -> Path:
         """Return the file of one rank's events for the trace."""
@@ -343,6 +340,10 @@ class RunDirectory:
     def checkpoint_file(self, number: int) -> Path:
         """Return the file of the first, second, ... checkpoint."""
         return self.checkpoints / f"{number:06d}.tuples"
+
+    def keep_checkpoints(self, numbers: Sequence[int]) -> None:
+        """Remove the files of all checkpoints, except those of these numbers."""
+        _keep_files(self.checkpoints, [self.checkpoint_file(number).name for number in numbers])
 
     def refuse_links(self) -> None:
         """Raise if a resumed run would write through a link, so into a file that is not its own.
@@ -479,6 +480,13 @@ def _refuse_unless(path: Path, *, is_folder: bool) -> None:
         raise RunDirectoryError(f"{path} is no {'folder' if is_folder else 'file'}: remove it")
 
 
+def _keep_files(folder: Path, names: Sequence[str]) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        for place in sorted(folder.iterdir()):
+            if place.name not in names and place.is_file():
+                place.unlink(missing_ok=True)
+
+
 def new_results_file(run_dir: Path) -> Path:
     """Create an empty file for a table of results, with the first name that is not taken.
 
@@ -496,9 +504,11 @@ def new_results_file(run_dir: Path) -> Path:
 
 def repeat_command(run_dir: str | os.PathLike[str]) -> str:
     """Return the command that repeats a run, from within its directory, with what it was given."""
+    from diel.run.part import words_of_choices
+
     run = RunDirectory(run_dir)
-    given = [f"--set {shlex.quote(setting)}" for setting in run.given()]
-    return " ".join(["diel run workflow.toml", *given, run.chosen_part().flags]).rstrip()
+    choices = words_of_choices(run.given(), run.chosen_part())
+    return shlex.join(["diel", "run", "workflow.toml", *choices])
 
 
 def _results_table(run_dir: Path, number: int) -> Path:

@@ -32,8 +32,17 @@ class Part(Frozen):
     @property
     def flags(self) -> str:
         """The options of ``diel run`` that choose this part; empty for the whole."""
-        only = [f"--only {shlex.quote(name)}" for name in self.only]
-        return " ".join([*only, *(f"--from {shlex.quote(name)}" for name in self.from_groups)])
+        return shlex.join(words_of_choices(part=self))
+
+
+def words_of_choices(
+    given: Iterable[str] = (), part: Part | None = None, *, force: bool = False
+) -> list[str]:
+    """Return the words of ``diel run`` that give it settings, a part, and ``--force``."""
+    part = part or Part()
+    options = (("--set", given), ("--only", part.only), ("--from", part.from_groups))
+    words = [word for option, values in options for each in values for word in (option, each)]
+    return [*words, "--force"] if force else words
 
 
 class GroupLinks(Frozen):
@@ -49,10 +58,10 @@ class GroupLinks(Frozen):
         Groups that may run more than once in a row.
     """
 
-    names: Sequence[str]
-    depends: Mapping[str, Sequence[str]]
-    inside: Mapping[str, str]
-    repeating: Collection[str]
+    names: Sequence[str] = ()
+    depends: Mapping[str, Sequence[str]] = {}
+    inside: Mapping[str, str] = {}
+    repeating: Collection[str] = ()
 
     @cached_property
     def inner(self) -> dict[str, list[str]]:

@@ -332,12 +332,15 @@ class RunResumed(Record):
         Which restart by the launcher it is, counted from 1; 0 where a person has asked.
     outcomes : mapping of str to str
         How these groups have ended, where not as ``finished``.
+    states : sequence of str
+        The names of the files with the states of modules that go on from them.
     """
 
     checkpoint: Count
     file: Annotated[str | None, or_none(FILE_NAME)]
     finished: FinishedGroups
     format: Count = 1
+    states: Annotated[Sequence[str], _FILE_NAMES] = field(default=(), is_sparse=True)
     restart: Count = field(default=0, is_sparse=True)
     outcomes: Outcomes = field(default_factory=dict, is_sparse=True)
 

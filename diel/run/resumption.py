@@ -164,9 +164,13 @@ def order_resumption(
                 format=FORMAT,
                 restart=restart,
                 outcomes=past.kept.outcomes,
+                states=list(past.states),
             )
         )
-    return resumption(directory)
+    found = resumption(directory)
+    pinned = () if found.pinned is None else (found.pinned.number,)
+    directory.keep_checkpoints([found.number - 1, found.number, *pinned])
+    return found
 
 
 def _repeated(directory: RunDirectory, past: _Past, repeats: Sequence[str]) -> set[str]:
@@ -364,13 +368,10 @@ class _Past:
                 past.kept, damage_saved = past.kept.at(now, outcomes), list(damage)
             elif isinstance(entry, RunResumed):
                 if entry.checkpoint != past.number:
-                    past.number, past.checkpoint = entry.checkpoint, entry.file
-                    past.states = ()
-                    damage_saved = list(damage) if past.number else []
-                if past.pinned is not None and past.has_finished:
-                    goes_back = entry.finished == past.repeating.finished
-                    past.states = past.pinned.states if goes_back else past.states
-                    past.pinned = None if goes_back else past.pinned
+                    damage_saved = list(damage) if entry.checkpoint else []
+                past.number, past.checkpoint = entry.checkpoint, entry.file
+                past.states = entry.states
+                past._forget_failures(entry.finished)
                 past.kept = KeptGroups(past.started, entry.finished, entry.outcomes)
                 past.resumed, past.has_finished = entry, False
                 damage = list(damage_saved)
@@ -390,11 +391,23 @@ class _Past:
     def _pin(self, saved: CheckpointSaved, groups: KeptGroups) -> None:
         for group, iteration in self.kept.failed:
             groups.repeat(group, iteration)
+            groups.failed.append((group, iteration))
         self.pinned, self.repeating = saved, groups
+
+    def _forget_failures(self, finished: Mapping[str, Finished]) -> None:
+        """Forget failures of what is not finished any more; without others nothing stays pinned."""
+        self.repeating.failed = [
+            (group, iteration)
+            for group, iteration in self.repeating.failed
+            if group in finished and finished[group].iteration >= iteration
+        ]
+        if not self.repeating.failed:
+            self.pinned = None
 
     def forget(self, groups: Collection[str]) -> None:
         """Count groups as not begun, and drop what their modules have saved."""
         self.kept.forget(groups)
+        self._forget_failures(self.finished)
         self.states = [name for name in self.states if group_of_state(name) not in groups]
 
     def _note_end(self, record: Record) -> None:

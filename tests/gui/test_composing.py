@@ -16,6 +16,7 @@ pytest.importorskip("nicegui", reason="the extra gui is not installed")
 from support import ROOT
 
 from diel.run.directory import RunDirectory
+from diel.run.part import Part
 
 WORK = """\
 import time
@@ -109,12 +110,13 @@ def test_the_first_sweep_of_the_readme(served: Any, page: Any) -> None:
 
 
 @pytest.mark.slow
-def test_values_of_parameters_are_given_to_a_run(served: Any, page: Any) -> None:
+def test_values_of_parameters_and_a_part_are_given_to_a_run(served: Any, page: Any) -> None:
     file = served.folder / "given.toml"
     file.write_text(
         '[parameters]\ndt = 0.1\ncase = { choices = ["dam", "tank"] }\n'
         '[[module]]\nname = "say"\nexecutable = ["echo", "${case} by ${dt}"]\n'
         '[[group]]\nname = "all"\nmodules = ["say"]\n'
+        '[[group]]\nname = "more"\nmodules = ["say"]\n'
     )
     before = file.read_text()
     sign_in(page, served)
@@ -127,9 +129,16 @@ def test_values_of_parameters_are_given_to_a_run(served: Any, page: Any) -> None
     page.get_by_text("--set dt=x: expected a number").wait_for()
     launch.get_by_label("dt", exact=True).fill("0.05")
     page.get_by_text("No problem found.").wait_for()
+    launch.get_by_text("A part of it").click()
+    launch.get_by_label("only these groups").click()
+    page.get_by_role("option", name="more", exact=True).click()
+    page.keyboard.press("Escape")
+    launch.get_by_text("also what is up to date").click()
     page.get_by_role("button", name="Start here").click()
     page.wait_for_url("**/run?path=**")
     page.get_by_text("finished", exact=True).first.wait_for()
+    (run,) = (served.folder / "runs").glob("given-*")
+    assert RunDirectory(run).chosen_part() == Part(only=("more",))
     page.goto(served.url("/"))
     page.get_by_text("dt=0.05 case=tank").wait_for()
     assert file.read_text() == before

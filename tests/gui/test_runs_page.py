@@ -97,7 +97,7 @@ def test_a_box_leads_to_logs_and_files(served: Any, page: Any) -> None:
     box = page.get_by_role("region", name="The chosen box")
     box.get_by_text("solver in group solve").wait_for()
     command = box.get_by_text("--only solve")
-    expect(command).to_contain_text("study.toml --set dt=0.125 --only solve")
+    expect(command).to_contain_text("study.toml --set dt=0.125 --only solve --force")
     box.get_by_role("button", name="solver.0.0.log").click()
     page.locator("[data-part=log]").get_by_text("solved with 0.125").wait_for()
     link = box.get_by_role("link", name="work.0/field.txt")

@@ -77,7 +77,7 @@ def test_the_verdict_for_a_number_of_ranks(capsys: pytest.CaptureFixture[str]) -
         (["run", "w.toml", "-n", "3"], "6 needed, 3 available"),
         (["check", "gone.toml"], "diel: gone.toml: 1 problem"),
         (["check", "w.toml", "-n", "0"], "must be at least 1"),
-        (["check", "w.toml", "-n", "many"], "invalid number of ranks value: 'many'"),
+        (["check", "w.toml", "-n", "many"], "invalid count value: 'many'"),
         (["chekc", "w.toml"], "there is no command 'chekc': did you mean \"diel check\"?"),
         (["w.toml"], 'did you mean "diel run w.toml"?'),
         (["help"], 'did you mean "diel --help"?'),

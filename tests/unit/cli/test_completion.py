@@ -32,6 +32,8 @@ CASES: list[tuple[list[str], list[str]]] = [
     (["check", "w.toml", "--per"], ["--per-node"]),
     (["check", "-n", ""], []),
     (["graph", "-"], OF_GRAPH),
+    *(([name, "w.toml", "--fo"], ["--force"]) for name in ("batch", "run", "sweep")),
+    *(([name, "w.toml", "--fr"], ["--from"]) for name in ("batch", "run", "sweep")),
     (["graph", "--format", ""], sorted(DRAWINGS)),
     (["graph", "--format", "dot", "w"], ["w.toml"]),
     (["batch", "--scheduler", ""], sorted(SCHEDULERS)),

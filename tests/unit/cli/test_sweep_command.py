@@ -171,6 +171,8 @@ def test_what_has_been_run_has_no_preview(tmp_path: Path) -> None:
     finished = diel("sweep", directory.path, "--dry-run", cwd=tmp_path)
     assert finished.status == 2
     assert "has been run: --dry-run goes with a workflow file" in finished.stderr
+    finished = diel("sweep", directory.path, "--force", cwd=tmp_path)
+    assert "--force goes with a workflow file" in finished.stderr
 
 
 def ledger_file(directory: RunDirectory, name: str) -> Path:

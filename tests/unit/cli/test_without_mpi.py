@@ -123,6 +123,10 @@ RUN_NOTHING = [
     (["runs"], "no runs in runs"),
     (["sbatch", "hello.toml"], "#SBATCH --ntasks=5"),
     (["batch", "hello.toml", "--scheduler", "pbs"], "#PBS -l select=5:"),
+    (
+        ["batch", "hello.toml", "--scheduler", "lsf", "--from", "conversation"],
+        " --from conversation &",
+    ),
     (["schema"], "draft-07"),
     (["schema", "--format", "markdown"], "## `[[module]]`"),
     (["sweep", "--dry-run", "sweep.toml"], "trial 0 took"),

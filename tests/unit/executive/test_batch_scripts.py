@@ -275,15 +275,19 @@ def test_diel_is_told_the_paths_whatever_they_are(stand_in: Path, tmp_path: Path
     @settings(max_examples=case_count(30), deadline=None)
     @given(JOBS, PATHS, PATHS, PATHS, st.sampled_from(sorted(SCHEDULERS)), st.booleans())
     def check(job: Job, file: str, share: str, own: str, scheduler: str, requeue: bool) -> None:
+        choices = ["--set", f"name={own}", "--force"]
         requeue = requeue and (SCHEDULERS[scheduler].warns or job.time_limit_s is not None)
         more = {"requeue": 1, "script_file": Path(own)} if requeue else {}
-        script = batch_script(job, file, scheduler=scheduler, share=Path(share), **more)  # type: ignore[arg-type]
+        script = batch_script(
+            job, file, scheduler=scheduler, share=Path(share), choices=choices,
+            **more,  # type: ignore[arg-type]
+        )  # fmt: skip
         done = subprocess.run(
             ["bash", "-c", script],
             env=environment, cwd=tmp_path, capture_output=True, check=False, timeout=30,
         )  # fmt: skip
         said, errors = done.stdout.decode(), done.stderr.decode()
-        expected = ["run", file, "--ranks", "8", "--share", share]
+        expected = ["run", file, "--ranks", "8", "--share", share, *choices]
         if requeue:
             expected += ["--run-dir", f"runs/{job.name}-{'f123' if scheduler == 'flux' else '7.x'}"]
         assert (said.split("\0")[:-1], done.returncode) == (expected, 0), errors

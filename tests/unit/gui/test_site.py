@@ -22,6 +22,7 @@ from diel.gui.server import _folder_and_first_page
 from diel.gui.site import Site
 from diel.run.directory import RunDirectory
 from diel.run.listing import listed
+from diel.run.part import GroupLinks
 from diel.run.scores import ScoreReader
 
 STARTED = {"time_s": 1.0, "event": "RunStarted", "workflow": "w", "ranks": 2, "groups": ["g"]}
@@ -175,5 +176,10 @@ def test_parameters_that_differ_are_columns_that_sort_by_value(folder: Path) -> 
 
 
 def test_the_command_that_runs_a_group_again() -> None:
-    words = run_again(Path("a b.toml"), ["dt=1", "s=x y"], only="solve")
-    assert words == ["run", "a b.toml", "--set", "dt=1", "--set", "s=x y", "--only", "solve"]
+    inside = {"step": "loop", "loop": "all"}
+    links = GroupLinks(inside=inside, repeating=["loop", "step"])
+    words = run_again(Path("a b.toml"), ["dt=1", "s=x y"], links, "all")
+    assert words[:6] == ["run", "a b.toml", "--set", "dt=1", "--set", "s=x y"]
+    assert words[6:] == ["--only", "all", "--force"]
+    for group in ("loop", "step"):  # a pass of a group is no part of a run
+        assert run_again(Path("w"), [], links, group) == ["run", "w", "--only", "loop", "--force"]

@@ -6,7 +6,7 @@ import pytest
 
 from diel.errors import LaunchError
 from diel.run.directory import RunDirectory, repeat_command
-from diel.run.part import GroupLinks, Part, groups_of
+from diel.run.part import GroupLinks, Part, groups_of, words_of_choices
 from diel.workflow.load import load_workflow
 
 LINKS = GroupLinks(
@@ -47,6 +47,13 @@ def test_what_is_no_part(part: Part, message: str) -> None:
     with pytest.raises(LaunchError) as caught:
         groups_of(part, LINKS)
     assert str(caught.value).startswith(message)
+
+
+def test_the_words_that_choose_what_is_run() -> None:
+    words = words_of_choices(["a=b c"], Part(only=["x", "y"]), force=True)
+    assert words == ["--set", "a=b c", "--only", "x", "--only", "y", "--force"]
+    assert words_of_choices(part=Part(from_groups=["x"])) == ["--from", "x"]
+    assert words_of_choices() == []
 
 
 FILE = """\

@@ -66,16 +66,17 @@ def test_groups_that_have_finished_are_repeated_with_what_depends_on_them(
     started = {"workflow": "w", "ranks": 4, "file": file, **links}
     done = [[0], True]
     event, fields = saved(3, a=done, b=done, c=done)
-    states = ["m.0.0.a.0_1.zip", "m.0.0.c.0_1.zip"]
+    of_a, of_c = "m.0.0.a.0_1.zip", "m.0.0.c.0_1.zip"
+    states = [of_a, of_c]
     write(directory, ("RunStarted", started), (event, {**fields, "states": states}), ended(0))
     assert order_resumption(directory) is None
     found = order_resumption(directory, repeats=["a"])
     assert found is not None
     assert found.finished == {"c": ((0,), True)}
-    assert (found.number, list(found.states)) == (3, states)
+    assert (found.number, list(found.states)) == (3, [of_c])
     again = order_resumption(directory)  # it was killed at once: the same groups are repeated
     assert again is not None
-    assert again.finished == found.finished
+    assert (again.finished, again.states) == (found.finished, found.states)
 
 
 def test_what_cannot_be_repeated_is_refused(directory: RunDirectory) -> None:
@@ -438,6 +439,28 @@ def test_a_finished_run_goes_back_to_its_failed_tasks(directory: RunDirectory) -
     # All tasks are done now.
     begin_of_executables(directory)
     write(directory, *of_group("a"), *of_group("b"), ended(0))
+    assert order_resumption(directory) is None
+
+
+def test_a_pinned_checkpoint_goes_when_nothing_can_go_back_to_it(directory: RunDirectory) -> None:
+    begin_of_executables(directory)
+    names = [f"{number:06d}.tuples" for number in (1, 2, 3, 4, 5)]
+    directory.checkpoints.mkdir()
+    for name in names:
+        (directory.checkpoints / name).touch()
+    pinned = ("CheckpointSaved", {"number": 1, "file": names[0], "is_pinned": True})
+    write(directory, *of_group("a", failed=[4]), pinned, *of_group("c", failed=[2]))
+    write(directory, *of_group("b"), ("CheckpointSaved", {"number": 4, "file": names[3]}), ended(0))
+
+    def repeat(group: str) -> list[str]:
+        found = order_resumption(directory, repeats=[group])
+        assert found is not None
+        begin_of_executables(directory)
+        write(directory, *of_group(group), ended(0))
+        return sorted(place.name for place in directory.checkpoints.iterdir())
+
+    assert repeat("a") == [names[0], *names[2:4]]  # tasks of the other group can be repeated
+    assert repeat("c") == names[2:4]
     assert order_resumption(directory) is None
 
 
