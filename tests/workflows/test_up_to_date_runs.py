@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from support import THOROUGH, diel, processes_in, wait_until, workflow
+from support import THOROUGH, diel, kill_all_in, processes_in, wait_until, workflow
 
 STEP = """\
 import sys, time
@@ -144,12 +141,3 @@ def recorded_as_made(folder: Path, file: Path) -> str:
         if record.exists() and json.loads(record.read_text())["state"] == "made":
             made += step
     return made
-
-
-def kill_all_in(folder: Path) -> None:
-    """Kill all processes that work in a folder, again until none has started another."""
-    for _ in range(3):
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if (process / "cwd").resolve() == folder.resolve():
-                    os.kill(int(process.name), signal.SIGKILL)
