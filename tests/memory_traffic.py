@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import itertools
 import os
 import re
@@ -25,6 +24,7 @@ import fake_cublas
 import fake_cupy
 import pytest
 import step_counts
+from compile_cache import digest
 
 from dnn.backend.cuda import launch
 
@@ -46,33 +46,48 @@ FLAGS = (
     *("-nodefaultlibs", "-Wl,--no-as-needed", "-lgcc_s", "-lm", "-lc"),
 )
 
+OF_BLOCK = """
+extern "C" __attribute__((no_sanitize("thread"), visibility("hidden")))
+const unsigned int* block_number_() { return &blockIdx.x; }
+"""
+
 HOOKS = """
+extern "C" __attribute__((visibility("hidden"))) const unsigned int* block_number_();
 extern "C" void* calloc(unsigned long, unsigned long);
 extern "C" void free(void*);
-#define HOOK extern "C" __attribute__((no_sanitize("thread"), visibility("hidden")))
-struct array_ { unsigned long low, high; unsigned int *by[2]; unsigned char *seen; };
-static array_ arrays_[512];  // a launch has no more arguments
+#define HOOK extern "C" __attribute__((visibility("hidden")))
+#define CALLED extern "C" __attribute__((visibility("default")))
+struct array_ { unsigned long low, high; unsigned int *by[2]; unsigned char *seen[2]; };
+static array_ arrays_[512];  // a launch has no more arguments; they are in order, and none overlap
+static array_* touched_ = arrays_;  // most accesses are to the array of the one before
 static unsigned int arrays_count_;
+static const unsigned int* block_;
 static long long moved_[2];
 
-HOOK void touch_(unsigned long at, unsigned long size, int writes) {
-    for (unsigned int k = 0; k < arrays_count_; ++k) {
-        array_& of = arrays_[k];
-        if (at < of.low || at >= of.high) continue;
-        const unsigned long first = at - of.low, last = first + size - 1;
-        for (unsigned long s = first / 32; s <= last / 32; ++s)
-            if (of.by[writes][s] != blockIdx.x + 1) {
-                of.by[writes][s] = blockIdx.x + 1;
-                moved_[writes] += 32;
-            }
-        for (unsigned long b = first; b <= last; ++b) of.seen[b] |= 1 << writes;
-        return;
-    }
+static bool find_(unsigned long at) {
+    if (!arrays_count_ || at < arrays_[0].low || at >= arrays_[arrays_count_ - 1].high)
+        return false;
+    for (touched_ = arrays_; at >= touched_->high; ++touched_) {}
+    return at >= touched_->low;
 }
 
-extern "C" __attribute__((no_sanitize("thread"), visibility("default")))
-void begin_counting(unsigned int count, const unsigned long* bounds) {
+static inline __attribute__((always_inline))
+void touch_(unsigned long at, unsigned long size, int writes) {
+    if ((at < touched_->low || at >= touched_->high) && !find_(at)) return;
+    const array_& of = *touched_;
+    const unsigned long first = at - of.low, last = first + size - 1;
+    for (unsigned long s = first / 32; s <= last / 32; ++s)
+        if (of.by[writes][s] != *block_ + 1) {
+            of.by[writes][s] = *block_ + 1;
+            moved_[writes] += 32;
+        }
+    __builtin_memset(of.seen[writes] + first, 1, size);
+}
+
+CALLED void begin_counting(unsigned int count, const unsigned long* bounds) {
     arrays_count_ = count;
+    touched_ = arrays_;
+    block_ = block_number_();
     moved_[0] = moved_[1] = 0;
     for (unsigned int k = 0; k < count; ++k) {
         array_& of = arrays_[k];
@@ -80,23 +95,23 @@ void begin_counting(unsigned int count, const unsigned long* bounds) {
         of.high = bounds[2 * k + 1];
         const unsigned long size = of.high - of.low + 32;
         for (auto& stamps : of.by) stamps = (unsigned int*)calloc(size / 32 + 1, 4);
-        of.seen = (unsigned char*)calloc(size, 1);
+        for (auto& bytes : of.seen) bytes = (unsigned char*)calloc(size, 1);
     }
 }
 
-extern "C" __attribute__((no_sanitize("thread"), visibility("default")))
-void end_counting(long long* found) {
+CALLED void end_counting(long long* found) {
     for (int i = 0; i < 2; ++i) { found[i] = moved_[i]; found[2 + i] = 0; }
     for (unsigned int k = 0; k < arrays_count_; ++k) {
         array_& of = arrays_[k];
-        for (unsigned long b = 0; b < of.high - of.low; ++b) {
-            found[2] += of.seen[b] & 1;
-            found[3] += of.seen[b] >> 1;
+        for (int i = 0; i < 2; ++i) {
+            for (unsigned long b = 0; b < of.high - of.low; ++b) found[2 + i] += of.seen[i][b];
+            free(of.by[i]);
+            free(of.seen[i]);
         }
-        for (auto stamps : of.by) free(stamps);
-        free(of.seen);
     }
     arrays_count_ = 0;
+    arrays_[0] = {};
+    touched_ = arrays_;
 }
 
 HOOK void __tsan_init() {}
@@ -122,13 +137,15 @@ class Traffic:
 
 def _library(kernel: Any) -> Any:
     """Return a kernel, compiled with counts of its accesses."""
-    header = cuda_emulator.HEADER + HOOKS
-    digest = hashlib.sha256(f"{header}{FLAGS}".encode()).hexdigest()[:8]
-    made = cuda_emulator.compiled(f"traffic-{digest}.h.gch", header, "-x", "c++-header", *FLAGS)
+    header = cuda_emulator.HEADER + OF_BLOCK
+    made = cuda_emulator.compiled(
+        f"traffic-{digest(header, FLAGS)}.h.gch", header, "-x", "c++-header", *FLAGS
+    )
+    hooks = cuda_emulator.compiled(f"hooks-{digest(HOOKS)}.cpp.o", HOOKS, "-O3", "-c")
     code = re.sub("#include <cuda_.*", "", cuda_emulator.with_launcher(kernel.program, kernel.name))
-    name = hashlib.sha256(f"{digest}{code}".encode()).hexdigest()[:16]
-    arguments = (*FLAGS, "-include", str(made.with_suffix("")))
-    loaded = ctypes.CDLL(str(cuda_emulator.compiled(f"{name}.cpp.so", code, *arguments)))
+    arguments = (*FLAGS, "-include", str(made.with_suffix("")), str(hooks))
+    name = f"{digest(code, arguments)}.cpp.so"
+    loaded = ctypes.CDLL(str(cuda_emulator.compiled(name, code, *arguments)))
     loaded[f"launch_{kernel.name}"].argtypes = [ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p]
     loaded.begin_counting.argtypes = [ctypes.c_uint, ctypes.c_void_p]
     return loaded
@@ -166,8 +183,7 @@ def running() -> Iterator[list[Any]]:
 
         def function(grid: Any, block: Any, arguments: tuple[Any, ...]) -> None:
             stream = cupy.cuda.get_current_stream()
-            if stream.is_capturing():
-                run(grid, block, arguments)
+            if stream.is_capturing():  # it is the same once more
                 return
             bounds = _bounds(arguments)
             flat = [end for span in bounds for end in span]

@@ -205,6 +205,15 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
+def kill_all_in(folder: Path) -> None:
+    """Kill all processes that work in a folder, again until none has started another."""
+    for _ in range(3):
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (process / "cwd").resolve() == folder.resolve():
+                    os.kill(int(process.name), signal.SIGKILL)
+
+
 def run_dir(folder: Path) -> Path:
     """Return the only run directory in a folder."""
     (only,) = (folder / "runs").iterdir()

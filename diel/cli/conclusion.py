@@ -73,6 +73,9 @@ def print_conclusion(
     _print_refusal(view)
     for report in directory.reports():
         print(f"report: {report}")
+    for table in map(directory.table_of_elements, view.arrays):
+        if table.is_file():
+            print(f"elements: {table}")
     is_lost = isinstance(view.failure, JournalLost)
     if view.exit_code != 0 and not is_lost:
         print(f"to go on with it: diel run --resume {directory.path}")

@@ -282,8 +282,9 @@ def _line_for_finish(record: GroupFinished, view: RunView) -> str:
     if group.array:
         return _line_for_element(group, view.arrays[group.array])
     if not view.is_repeated(name):
-        failed = view.arrays[name].failed if name in view.arrays else 0
-        return f"group {name} finished{f', {failed} elements failed' if failed else ''}"
+        array = view.arrays.get(name)
+        failed = f", {array.failed} of {len(array.rows)} elements failed" if array else ""
+        return f"group {name} finished{failed if array and array.failed else ''}"
     if group.inside and view.is_repeated(group.inside):
         return ""  # it starts again with the next iteration of its outer group
     count = record.iteration[-1] + 1

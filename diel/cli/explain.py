@@ -165,8 +165,9 @@ def _whether_current(
                 except ModuleFailed as error:
                     why = str(error)
                 found[module.module, f"{module.module}.{copy}", group.name] = why
-    folder, by_name = workflow.file.parent, {each.name: each for each in workflow.modules}
-    makers = {name: makers_of(by_name[name], workflow.modules, folder) for name, *_ in found}
+    makers = makers_of(
+        [name for name, *_ in found], workflow.modules, workflow.file.parent, workflow.expansion
+    )
     runs = {name for (name, *_), why in found.items() if why}
     runs |= {each.name for each in workflow.modules if not each.outputs}
     while more := {name for name, made_by in makers.items() if made_by & runs} - runs:

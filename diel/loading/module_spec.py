@@ -10,8 +10,8 @@ from diel.frozen import Frozen
 from diel.run.directory import ELEMENTS
 
 if TYPE_CHECKING:
-    from diel.workflow.functions import FunctionLocation
     from diel.workflow.elements import Element, Expansion
+    from diel.workflow.functions import FunctionLocation
     from diel.workflow.model import Module
 
 _NOTHING: Final[Mapping[str, str]] = {}

@@ -54,8 +54,8 @@ def element_rows(view: RunView, array: str) -> list[dict[str, Any]]:
     columns, rows = view.arrays[array].columns, view.arrays[array].rows
     returned: dict[str, dict[str, Any]] = {}
     sources: set[str] = set()
-    for (group, copy), value in view.returned_in.items():
-        element = _element_of(view, group)
+    for (inner, copy), value in view.returned_in.items():
+        element = _element_of(view, inner)
         if element is not None and element.inside == array:
             source = _own_name(copy, element.name)
             sources.add(source)

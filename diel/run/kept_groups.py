@@ -93,7 +93,8 @@ class KeptGroups:
         Of an element, what comes after it in the element is repeated, too.
         """
         assert self._started is not None
-        if array := self._array_of(group):
+        array = self._array_of(group)
+        if array and self._links is not None:
             following = self._links.following(group) & self._links.inside_of(array)
             self.forget(following)
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from diel.errors import LaunchError
 from diel.frozen import Frozen
@@ -62,6 +63,23 @@ class GroupLinks(Frozen):
     inside: Mapping[str, str] = {}
     repeating: Collection[str] = ()
 
+    @cached_property
+    def inner(self) -> dict[str, list[str]]:
+        """The groups right inside each group of groups."""
+        found: dict[str, list[str]] = {}
+        for name, outer in self.inside.items():
+            found.setdefault(outer, []).append(name)
+        return found
+
+    @cached_property
+    def dependants(self) -> dict[str, list[str]]:
+        """The groups that depend on each group."""
+        found: dict[str, list[str]] = {}
+        for name, others in self.depends.items():
+            for other in others:
+                found.setdefault(other, []).append(name)
+        return found
+
     @classmethod
     def of_run(cls, started: RunStarted) -> GroupLinks:
         """Return how the groups of a run are connected."""
@@ -112,13 +130,7 @@ def groups_of(part: Part, links: GroupLinks) -> tuple[set[str], set[str]]:
 
 def _reached(names: Iterable[str], links: GroupLinks, *, follow: bool) -> set[str]:
     """Return groups with all that is inside them, and with what follows them if that is asked."""
-    inner: dict[str, list[str]] = {}
-    for name, outer in links.inside.items():
-        inner.setdefault(outer, []).append(name)
-    dependants: dict[str, list[str]] = {}
-    for name, others in links.depends.items():
-        for other in others:
-            dependants.setdefault(other, []).append(name)
+    inner, dependants = links.inner, links.dependants
     chosen: set[str] = set()
     to_do = list(names)
     while to_do:

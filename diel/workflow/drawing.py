@@ -14,6 +14,7 @@ These write what the drawing says and nothing else, so they agree; `svg` draws i
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,8 @@ def drawing_of_draft(draft: Draft) -> Drawing:
     conditions: dict[str, tuple[str, Skip]] = {}
     for _, group in draft.groups:
         with contextlib.suppress(ExpressionError):  # it is said among the problems
-            when = None if group.when is None else When.of(group.when, draft.values)
+            values = {**draft.values, **draft.expansion.values_of("group", group.name)}
+            when = None if group.when is None else When.of(group.when, values)
             conditions[group.name] = _condition(group, when)
     parents = _parents_in(entries)
     depends = _dependencies_in(entries, parents)
@@ -153,13 +155,17 @@ def _array_node(array: _Node, first: _Node, expansion: Expansion) -> _Node:
 
 def _named_as_in_file(node: _Node, expansion: Expansion) -> _Node:
     groups = expansion.templates
+    when = node.when.partition(": will be ")[0]
+    for (kind, name), template in groups.items() if when else ():
+        if kind == "group" and expansion.elements[kind, name].index == 0:
+            when = re.sub(rf"""(['"]){re.escape(name)}\1""", rf"\g<1>{template}\1", when)
     return node.replace(
         name=groups["group", node.name],
         depends=tuple(groups["group", name] for name in node.depends),
         modules=tuple(map(expansion.own_name, node.modules)),
         groups=tuple(groups["group", name] for name in node.groups),
         # Which of the elements are skipped differs.
-        when=node.when.partition(": will be ")[0],
+        when=when,
         skip="may be skipped" if node.skip else "",
     )
 

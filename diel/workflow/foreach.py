@@ -5,7 +5,7 @@
     foreach = "cases.csv"                               rows; the header names their values
     foreach = { dt = [0.1, 0.2], cells = [32, 64] }     combinations, the last list fastest
 
-A document is expanded before it is checked. A group ``cases`` becomes a group of groups ``cases-0``,
+A document is expanded before it is checked. A group ``cases`` becomes one of groups ``cases-0``,
 ``cases-1``, ..., its elements; each has modules and inner groups of its own, whose names end in the
 same number, and ``${dt}`` in their entries stands for the element's value.
 """
@@ -68,7 +68,7 @@ def expand(
     members = {
         index: _members(entry, document)
         for index, entry in tables_in(document, "group")
-        if "foreach" in entry
+        if "foreach" in entry and isinstance(entry.get("name"), str)
     }
     problems = list(_check_members(document, members))
     if fills:
@@ -194,7 +194,7 @@ def _array_of(
             f"{group}-{number}",
             number,
             dict(zip(columns, row, strict=True)),
-            {name: each for name, each in zip(columns, texts, strict=False)},
+            dict(zip(columns, texts, strict=False)),
         )
         for number, (row, texts) in enumerate(rows)
     ]
@@ -297,7 +297,7 @@ def _check_elsewhere(
     in_elements = {name for each in members.values() for name in each.modules}
     shared = _used_outside(document, members)
     for index, entry in tables_in(document, "module"):
-        name = entry.get("name")
+        name = str(entry.get("name"))
         columns = {
             column
             for number, array in arrays.items()
@@ -313,18 +313,15 @@ def _check_elsewhere(
         if name not in in_elements or name in shared:
             yield from _check_placeholders(entry, index)
     for kind in ("module", "group"):
-        names = {each.get("name") for _, each in tables_in(document, kind)}
+        names = {str(each.get("name")) for _, each in tables_in(document, kind)}
         for number, array in arrays.items():
             made = [*getattr(members[number], f"{kind}s"), *([array.group] * (kind == "group"))]
             for name in made:
                 new = f"{name}-{len(array.elements) - 1}"
-                ends = (other for other in names if str(other).startswith(f"{name}-"))
-                for other in ends:
-                    end = str(other)[len(name) + 1 :]
-                    if end.isdigit() and end == str(int(end)) and int(end) < len(array.elements):
-                        message = f"{kind} {show(other)} would be there twice: an element has it"
-                        remedy = f"{name}-0 to {new} are names of elements: choose another name"
-                        yield Problem(f"group[{number}].foreach", message, remedy)
+                for other in sorted({f"{name}-{each.index}" for each in array.elements} & names):
+                    message = f"{kind} {show(other)} would be there twice: an element has it"
+                    remedy = f"{name}-0 to {new} are names of elements: choose another name"
+                    yield Problem(f"group[{number}].foreach", message, remedy)
     counts: dict[str, str] = {}
     for number, array in arrays.items():
         for name in members[number].modules:
@@ -444,14 +441,14 @@ class _Expander:
     def _array(self, index: int, entry: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the group of all elements, and the group of each."""
         array, members = self._arrays[index], self._members[index]
-        outer = {key: entry[key] for key in _OF_ARRAY if key in entry}
+        outer: dict[str, Any] = {key: entry[key] for key in _OF_ARRAY if key in entry}
         outer["groups"] = [element.name for element in array.elements]
         inner = {key: value for key, value in entry.items() if key not in _OF_ARRAY}
         inner["name"] = entry["name"]
         if "when" in entry and not {*array.columns}.intersection(_words(entry["when"])):
             outer["when"] = inner.pop("when")
             if self._fills:
-                place = ["group", index, "when"]
+                place = ("group", index, "when")
                 outer["when"] = fill(outer["when"], place, self._values, self._problems)
         return [
             outer,
@@ -467,12 +464,14 @@ class _Expander:
             copy.deepcopy(entry), [kind, index], values, self._problems, element.texts
         )
         end = f"-{element.index}"
-        for key, of in (("modules", members.modules), ("groups", members.groups)):
-            if key in new:
-                new[key] = [f"{name}{end}" if name in of else name for name in new[key]]
         if kind == "group":
-            if "depends" in new:
-                new["depends"] = [f"{name}{end}" for name in new["depends"]]
+            repeated = {"modules": members.modules, "groups": members.groups}
+            for key, names in {**repeated, "depends": members.groups}.items():
+                if isinstance(new.get(key), list):
+                    new[key] = [
+                        f"{name}{end}" if isinstance(name, str) and name in names else name
+                        for name in new[key]
+                    ]
             if isinstance(new.get("when"), str):
                 new["when"] = _OUTCOME.sub(
                     lambda found: _renamed(found, members.groups, end), new["when"]

@@ -132,7 +132,8 @@ class Draft:
                 continue
             kind, number = entry[1], int(entry[2])
             index = self.expansion.origins.get((kind, number), number)
-            name = self.document[kind][number].get("name")
+            entry_at = self.document[kind][number]
+            name = str(entry_at.get("name") if isinstance(entry_at, dict) else "")
             element = self.expansion.elements.get((kind, name))
             said = replace(problem, path=f"{kind}[{index}]{problem.path[entry.end() :]}")
             if element is not None:
@@ -153,7 +154,7 @@ class Draft:
         """Return which inputs are not there and made by no module, of this workflow or a part."""
         names = {module.name for module in workflow.modules}
         modules = [each for each in self.modules if each[1].name in names]
-        return list(missing_inputs(modules, self.file.parent))
+        return list(missing_inputs(modules, self.file.parent, self.expansion))
 
     def finish(self, extra_problems: Iterable[Problem] = ()) -> Workflow:
         """Return the workflow, or raise all problems.
@@ -273,9 +274,7 @@ def _fill_in(draft: Draft) -> list[Problem]:
         wrong = check_references(document, _misspelt_tables(document))
         if wrong:  # it is not known which modules are repeated
             return wrong
-        draft.expansion, problems = expand(
-            document, draft.values, draft.file.parent, fills=fills
-        )
+        draft.expansion, problems = expand(document, draft.values, draft.file.parent, fills=fills)
         for (kind, name), template in draft.expansion.templates.items():
             if kind == "module" and template in draft.locations:
                 draft.locations[name] = draft.locations[template]
@@ -363,7 +362,9 @@ def _read_tables(draft: Draft) -> None:
     modules = {module.name: module for _, module in draft.modules}
     if not problems:  # which would have followed from another
         groups = [group for _, group in draft.groups]
-        problems += limited(check_outputs(draft.modules, groups, draft.file.parent))
+        problems += limited(
+            check_outputs(draft.modules, groups, draft.file.parent, draft.expansion)
+        )
     problems.extend(check_boundaries(draft.boundaries, document, modules, unsure))
 
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
-    ConfigDict,
     AfterValidator,
+    ConfigDict,
     Field,
     StringConstraints,
     ValidationInfo,
@@ -55,7 +55,7 @@ from diel.workflow.fields import (
     may_be_in_a_name,
     nothing_to_run,
 )
-from diel.workflow.module import MaxFailures, Module
+from diel.workflow.module import MaxFailures, Module, allowed_of
 from diel.workflow.parameters import Parameter, Scalar
 from diel.workflow.when import When
 
@@ -289,6 +289,10 @@ class Group(StrictTable):
         if not self.modules and not self.groups:
             raise nothing_to_run("group")
         return self
+
+    def failures_allowed_of(self, elements: int) -> int | None:
+        """Return how many of so many elements may fail; None where the first ends the run."""
+        return None if self.max_failures is None else allowed_of(self.max_failures, elements)
 
     @property
     def most_iterations(self) -> int | None:

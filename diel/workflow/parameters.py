@@ -331,9 +331,7 @@ def fill(
     if isinstance(value, dict):
         return {k: fill(item, [*steps, k], values, problems, texts) for k, item in value.items()}
     if isinstance(value, list):
-        return [
-            fill(item, [*steps, i], values, problems, texts) for i, item in enumerate(value)
-        ]
+        return [fill(item, [*steps, i], values, problems, texts) for i, item in enumerate(value)]
     if not isinstance(value, str) or "${" not in value:
         return value
     is_filled_later = steps[0] == "module" and len(steps) > 2 and steps[2] in _WITH_PLACEHOLDERS

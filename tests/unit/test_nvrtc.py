@@ -70,6 +70,21 @@ def test_a_kernel_is_compiled_once_for_each_architecture(
     assert len(asked) == 6
 
 
+def test_of_kernels_that_share_a_launch_some_are_optimised(compiler: nvrtc.Nvrtc) -> None:
+    program = kernel("joint", "const int y = 1; x[0] = 2;" + " " * nvrtc.LONG)
+    names = [f"joint_{number}" for number in range(10 * nvrtc.SAMPLE)]
+    optimised = [
+        name
+        for name in names
+        if "--ptxas-options=--warn-on-spills" in nvrtc._options("sm_90", name, name + program)
+    ]
+    assert 3 < len(optimised) < 3 * nvrtc.SAMPLE
+    # The rest are compiled too.
+    (name, *_) = (name for name in names if name not in optimised)
+    with pytest.raises(nvrtc.KernelRefused, match="never referenced"):
+        nvrtc.check(name, f"// {name}\n{program}")
+
+
 def test_without_the_compiler_nothing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise importlib.metadata.PackageNotFoundError(name)

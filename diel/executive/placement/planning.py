@@ -19,7 +19,6 @@ from diel.frozen import Frozen
 from diel.loading.module_spec import ModuleSpec
 from diel.run.records import Elements
 from diel.workflow.graph import heaviest_antichain
-from diel.workflow.module import allowed_of
 
 if TYPE_CHECKING:
     from diel.workflow.load import Draft
@@ -81,9 +80,7 @@ def plan_run(workflow: Workflow, draft: Draft, world_size: int) -> RunPlan:
         signal_before_s=settings.signal_before_s,
         groups=tuple(plan_groups(workflow, world_size, draft.shown_as)),
         specs={
-            module.name: ModuleSpec.of(
-                module, draft.locations.get(module.name), workflow.expansion
-            )
+            module.name: ModuleSpec.of(module, draft.locations.get(module.name), workflow.expansion)
             for module in workflow.modules
         },
         needs=needs_of(workflow),
@@ -155,13 +152,12 @@ def _elements(workflow: Workflow, group: Group) -> Elements | None:
         return None
     # A part of the file may have some of them alone.
     elements = [each for each in array.elements if each.name in group.groups]
-    allowed = group.max_failures
     return Elements(
         group.name,
         array.columns,
         [[*element.values.values()] for element in elements],
         group.at_once,
-        None if allowed is None else allowed_of(allowed, len(elements)),
+        group.failures_allowed_of(len(elements)),
     )
 
 
@@ -191,8 +187,8 @@ def needs(workflow: Workflow, cores: int) -> RankNeeds:
     """Count the ranks that a workflow needs.
 
     For `moment` and `total` the "fill" modules of one group share so many cores; each has at least
-    one copy. A group that will be skipped needs none. Of elements that may all run at once, `moment`
-    counts those that so many cores have room for, one at least.
+    one copy. A group that will be skipped needs none. Of elements that may all run at once, as many
+    count for `moment` as those cores have room for, one at least.
     """
     service_ranks = _service_ranks(workflow)
     skipped = workflow.surely_skipped
@@ -221,9 +217,9 @@ def _moment(
         if group.modules:
             weights[group.name] = ranks.get(group.name, 0)
         elif group.name in workflow.expansion.arrays:
-            each = sorted((_moment(workflow, [one], ranks, cores) for one in inside), reverse=True)
-            at_once = group.at_once or max(1, cores // max(1, *each))
-            weights[group.name] = sum(each[:at_once])
+            taken = sorted(_moment(workflow, [element], ranks, cores) for element in inside)
+            at_once = group.at_once or max(1, cores // max(1, *taken))
+            weights[group.name] = sum(taken[-at_once:])
         else:
             weights[group.name] = _moment(workflow, inside, ranks, cores)
     return heaviest_antichain(weights, {group.name: group.depends for group in beside})[0]

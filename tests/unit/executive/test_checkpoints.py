@@ -9,7 +9,7 @@ from diel.executive.checkpoints import Checkpoints
 from diel.executive.messages import StateSaved
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader, Recorder
-from diel.run.records import CheckpointSaved, RunCreated, TasksFailed
+from diel.run.records import CheckpointSaved, RunCreated
 from diel.tuples.client import TupleClient
 from diel.tuples.transport import LocalTransport
 
@@ -50,16 +50,13 @@ def test_tuples_and_what_is_finished_are_saved(recorder: Recorder) -> None:
     assert other.tget("x", timeout=0) == 7
 
 
-def test_one_after_failed_tasks_is_kept_and_there_is_one_of_these(recorder: Recorder) -> None:
+def test_one_after_failures_is_kept_and_there_is_one_of_these(recorder: Recorder) -> None:
     tuples = TupleClient(LocalTransport())
     tuples.tput("x", 7)
     checkpoints = Checkpoints(recorder, lambda: tuples)
-    failed = TasksFailed(group="g", module="m", failed=[1], total=3)
-    checkpoints.note_failed_tasks(failed)
-    assert not checkpoints.is_pin_due  # they cannot be repeated
     checkpoints.save()
     for _ in range(4):
-        checkpoints.note_failed_tasks(failed.replace(is_repeatable=True))
+        checkpoints.note_failures()
         checkpoints.save()
     assert not checkpoints.is_pin_due
     names = sorted(file.name for file in recorder.directory.checkpoints.iterdir())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diel import load_workflow
 from diel.errors import WorkflowError
 from diel.workflow.load import draft_of_text
-from diel.workflow.parameters import read_parameters, setting_of
+from diel.workflow.parameters import fill, read_parameters, setting_of
 
 FILE = """
 [parameters]
@@ -245,7 +245,8 @@ def test_any_value_can_be_given(default: Any, value: Any) -> None:
     _, values, problems = read_parameters(document, [setting_of("p", value)])
     assert not problems
     assert values == {"p": value}
-    assert document["workflow"]["name"] == value
+    assert fill(document["workflow"], ["workflow"], values, problems)["name"] == value
+    assert not problems
 
 
 @drawn(st.text(max_size=30), st.text(max_size=30))

@@ -171,6 +171,6 @@ def test_whatever_is_counted_has_a_unit() -> None:
         if re.search(r"\b(int|float|Count)\b", str(info.annotation)) and unit_of(info) == "none"
     }
     values = {f"parameters.{key}" for key in ("default", "from", "to", "choices")}
-    uncounted = {"group.until", "module.environment", "module.retry_memory"}
+    uncounted = {"group.until", "group.foreach", "module.environment", "module.retry_memory"}
     shared = {"module.resources", "workflow.resources"}  # of whatever they are
     assert without <= {*uncounted, *shared, *values}

@@ -44,8 +44,10 @@ def test_every_example_is_valid(model: type[BaseModel]) -> None:
                 values |= {"time_limit": "1 h"}
             if name == "retry_memory":
                 values |= {"memory": "1 GiB", "retries": 1}
-            if name == "max_failures":
+            if name == "max_failures" and model is Module:
                 values["tasks"] = 20
+            if name in ("at_once", "max_failures") and model is Group:
+                values["foreach"] = "cases.csv"
             if name == "groups":
                 del values["modules"]
             model.model_validate(values)
