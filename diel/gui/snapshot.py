@@ -187,13 +187,17 @@ def _groups(view: RunView, *, is_over: bool) -> dict[str, list[str]]:
         elif in_file != group.array:
             elements.setdefault(in_file, Counter())[row[0]] += 1
     for name, array in view.arrays.items():
-        if rows[name][0] in ("running", "stopped", "failed") or array.failed:
-            rows[name][1] = str(array)
+        state, count = rows[name][0], len(array.rows)
+        if state == "finished" and array.failed:
+            rows[name][1] = f"{array.failed} of {count} failed"
+        elif state != "finished" and array.ended:
+            rows[name][1] = f"{array.ended} of {count}"
     for name, states in elements.items():
         order = ("running", "failed", "stopped", "waiting", "finished", "skipped")
         state = next(each for each in order if states[each])
-        words = ", ".join(f"{states[each]} {each}" for each in order if states[each])
-        rows[name] = [state, words if len(states) > 1 else state]
+        ended = sum(states[each] for each in ("finished", "skipped"))
+        is_under_way = 0 < ended < sum(states.values())
+        rows[name] = [state, f"{ended} of {sum(states.values())}" if is_under_way else state]
     return rows
 
 
