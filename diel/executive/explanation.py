@@ -123,11 +123,9 @@ def _of_interest(view: RunView) -> Iterator[str]:
             _SHOWN,
         )
     }
-    for name, group in view.groups.items():
-        element = group
-        while element.array and element.inside != element.array:
-            element = view.groups[element.inside]
-        if not element.array or element.name in shown:
+    for name in view.groups:
+        element = view.element_of(name)
+        if element is None or element.name in shown:
             yield name
 
 

@@ -89,21 +89,26 @@ class BoxPanel:
         group, module = str(said.get("group", "")), str(said.get("module", ""))
         with self._watched.unchanged() as view:
             chosen = [name for name in view.groups if group in _around(view, name)]
+            if not chosen:  # the same group of all elements
+                chosen = [name for name in view.groups if view.name_in_file(name) == group]
             there = {} if view.started is None else view.started.copies
             pairs = [
                 (name, each)
                 for name in chosen
                 for each in there.get(name, ())
-                if not module or (name, each) == (group, module)
+                if not module
+                or (view.name_in_file(name), view.name_in_file(name, each)) == (group, module)
             ]
-            state = view.groups[group].state if chosen else ""
+            state = view.groups.get(group, view.groups[chosen[0]]).state if chosen else ""
+            # Of elements only the whole group can be named in a command.
+            named = group if group in view.groups or not chosen else view.groups[chosen[0]].array
             file = view.file
             links = GroupLinks() if view.started is None else GroupLinks.of_run(view.started)
         self._place.set_visibility(bool(chosen))
         self._failure.hide()
         if chosen:
             found = await run.io_bound(self._found, pairs)
-            again = run_again(Path(file or "workflow.toml"), self._directory.given(), links, group)
+            again = run_again(Path(file or "workflow.toml"), self._directory.given(), links, named)
             self._show(group, module, state, found or ([], []))
             with self._place:
                 self._offer_again(again, self._site.workflow_of(file))

@@ -216,7 +216,7 @@ class Composer:
             self.editor.show(self.document.text)
         if self.selected is not None and not self.selected.is_in(self.document):
             self.selected = None
-        boxes = sum(_length(draft.document.get(key)) for key in ("module", "group"))
+        boxes = draft.boxes
         if boxes > MOST_BOXES:
             self.graph.content = (
                 f"<p>{boxes:,} modules and groups are too many for a picture here.</p>"
@@ -243,7 +243,7 @@ class Composer:
                 name = document.get((*place[:2], "name"))
                 wrong[str(place[0])].add(str(name))
         found: dict[tuple[str, str], str] = {}
-        groups = document.draft.document.get("group")
+        groups = document.get(("group",))
         entries = groups if isinstance(groups, list) else []
         for entry in (entry for entry in entries if isinstance(entry, dict)):
             name, inside = str(entry.get("name")), entry.get("modules")
@@ -551,10 +551,6 @@ class _Menu:
         self.button = button(text, icon)
         with self.button:
             self.menu = ui.menu()
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, list) else 0
 
 
 def _fill(menu: _Menu, names: list[str], action: Callable[[str], Any]) -> None:

@@ -7,6 +7,7 @@ happened in it. Points in time are sent, never durations, which would change all
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, TypeAlias
@@ -52,9 +53,7 @@ def snapshot(watched: WatchedRun) -> Snapshot:
         return {
             "head": _head(watched, view),
             "alerts": _alerts(watched, view),
-            "groups": {
-                name: _group(group, view, is_over=is_over) for name, group in view.groups.items()
-            },
+            "groups": _groups(view, is_over=is_over),
             "reasons": _reasons(view, status) if not is_over else [],
             "copies": {} if is_over else _copies(view, waits),
             "ranks": _ranks(view, waits, is_over=is_over),
@@ -176,6 +175,28 @@ def _failure(failure: Failure) -> str:
     return failure.explanation
 
 
+def _groups(view: RunView, *, is_over: bool) -> dict[str, list[str]]:
+    """Return the state of each group of the file; of elements, how many have come so far."""
+    rows: dict[str, list[str]] = {}
+    elements: dict[str, Counter[str]] = {}
+    for name, group in view.groups.items():
+        row = _group(group, view, is_over=is_over)
+        in_file = view.name_in_file(name)
+        if not group.array:
+            rows[name] = row
+        elif in_file != group.array:
+            elements.setdefault(in_file, Counter())[row[0]] += 1
+    for name, array in view.arrays.items():
+        if rows[name][0] in ("running", "stopped", "failed") or array.failed:
+            rows[name][1] = str(array)
+    for name, states in elements.items():
+        order = ("running", "failed", "stopped", "waiting", "finished", "skipped")
+        state = next(each for each in order if states[each])
+        words = ", ".join(f"{states[each]} {each}" for each in order if states[each])
+        rows[name] = [state, words if len(states) > 1 else state]
+    return rows
+
+
 def _group(group: GroupView, view: RunView, *, is_over: bool) -> list[str]:
     state, words = group.state, ""
     if is_over and state == "running":  # of a run that was killed
@@ -281,6 +302,10 @@ def _bars(view: RunView, status: StatusView) -> list[list[Any]]:
             _short(results.best_text),
         ]
         for results in view.results.values()
+    ]
+    bars += [
+        [_short(name), array.ended, len(array.rows), f"{array.failed} failed" * (array.failed > 0)]
+        for name, array in view.arrays.items()
     ]
     progress = latest_progress(view, status)
     room = max(0, _BARS - len(bars))

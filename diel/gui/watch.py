@@ -35,7 +35,7 @@ from diel.run.log_tail import LogTail, log_names
 from diel.run.timeline import Timeline, TimelineSpan, draw_spans
 from diel.run.watched_run import WatchedRun
 from diel.workflow.drawing import drawing_of_draft
-from diel.workflow.load import read_draft
+from diel.workflow.load import draft_of_text
 from diel.workflow.svg import STYLE, draw_svg
 
 _LOOK_EVERY_S: Final = 0.25
@@ -101,11 +101,14 @@ def _graph(directory: RunDirectory) -> str:
     try:
         if directory.workflow.stat().st_size > _LARGEST_FILE_BYTES:
             return ""
-        draft = read_draft(directory.workflow, given=directory.given())
-        if len(draft.modules) + len(draft.groups) > MOST_BOXES:
+        # As if it were the file itself: tables of foreach are beside that.
+        with open_regular(directory.workflow) as source:
+            text = source.read().decode("utf-8-sig")
+        draft = draft_of_text(text, directory.started_with(), given=directory.given())
+        if draft.boxes > MOST_BOXES:
             return ""
         return draw_svg(drawing_of_draft(draft), on_page=True)
-    except (DielError, OSError) as error:
+    except (DielError, OSError, UnicodeDecodeError) as error:
         LOG.info("no graph of %s: %s", directory.path, error)
         return ""
 

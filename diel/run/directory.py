@@ -180,6 +180,11 @@ class RunDirectory:
         created = self._created()
         return [] if created is None else list(created.given)
 
+    def started_with(self) -> Path:
+        """Return the workflow file that the run was made for, or its copy where that is unknown."""
+        created = self._created()
+        return Path(created.file) if created is not None and created.file else self.workflow
+
     def chosen_part(self) -> Part:
         """Return which groups of the workflow the run has been limited to when it was made."""
         from diel.run.part import Part

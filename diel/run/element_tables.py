@@ -55,9 +55,11 @@ def element_rows(view: RunView, array: str) -> list[dict[str, Any]]:
     returned: dict[str, dict[str, Any]] = {}
     sources: set[str] = set()
     for (inner, copy), value in view.returned_in.items():
-        element = _element_of(view, inner)
+        element = view.element_of(inner)
         if element is not None and element.inside == array:
-            source = _own_name(copy, element.name)
+            module, _, index = copy.rpartition(".")
+            own = view.name_in_file(inner, module)
+            source = own if index == "0" else f"{own}.{index}"
             sources.add(source)
             returned.setdefault(element.name, {})[source] = value
     found = []
@@ -82,21 +84,6 @@ def as_csv(rows: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _element_of(view: RunView, group: str) -> GroupView | None:
-    """Return the element that a group is, or is in."""
-    found = view.groups.get(group)
-    while found is not None and found.array and found.inside != found.array:
-        found = view.groups.get(found.inside)
-    return found if found is not None and found.array else None
-
-
-def _own_name(copy: str, element: str) -> str:
-    """Return the name of a copy without the number of its element: ``solver`` for solver-3.0."""
-    module, _, index = copy.rpartition(".")
-    own = module.removesuffix(f"-{element.rpartition('-')[2]}")
-    return own if index == "0" else f"{own}.{index}"
 
 
 def _outcome(group: GroupView) -> str:

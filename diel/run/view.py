@@ -290,6 +290,22 @@ class RunView:
         view = self.groups[group]
         return view.repeats or (bool(view.inside) and self.is_repeated(view.inside))
 
+    def element_of(self, group: str) -> GroupView | None:
+        """Return the element of ``foreach`` that a group is, or is in; None if it is in none."""
+        found = self.groups.get(group)
+        while found is not None and found.array and found.inside != found.array:
+            found = self.groups.get(found.inside)
+        return found if found is not None and found.array else None
+
+    def name_in_file(self, group: str, module: str = "") -> str:
+        """Return the name that the workflow file has for a group, or for a module of it."""
+        element = self.element_of(group)
+        if element is None:
+            return module or group
+        if not module and element.name == group:
+            return element.array
+        return (module or group).removesuffix(f"-{element.name.rpartition('-')[2]}")
+
     def describe_rank(self, rank: int) -> str:
         """Describe what runs on a rank: a copy of a module, the executive or a tuple server."""
         if rank == 0:

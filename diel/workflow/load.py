@@ -150,6 +150,14 @@ class Draft:
         first = f"{elements[0].name}, where {elements[0].in_words}{more}"
         return replace(problem, message=f"{problem.message} (in {first})")
 
+    @property
+    def boxes(self) -> int:
+        """How many modules and groups the file has, elements not counted."""
+        expanded = {*self.expansion.origins.items()}
+        if not expanded:
+            return sum(len(tables_in(self.document, kind)) for kind in ("module", "group"))
+        return len({(kind, index) for (kind, _), index in expanded})
+
     def missing_inputs(self, workflow: Workflow) -> list[Problem]:
         """Return which inputs are not there and made by no module, of this workflow or a part."""
         names = {module.name for module in workflow.modules}
