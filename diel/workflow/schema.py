@@ -113,15 +113,23 @@ def _field(table: TableModel) -> tuple[Any, Any]:
 
 
 def _or_reference(node: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a key for which ``${name}`` may stand, too.
+    """Return the schema of a key for which ``${name}`` may stand, too, as for each list in a table.
 
     Names and choices stay as they are, so that an editor says what is wrong with a value.
     """
     if "anyOf" in node:
-        return {**node, "anyOf": [*node["anyOf"], {"type": "string", **_REFERENCE}]}
+        kinds = [_or_reference_inside(kind) for kind in node["anyOf"]]
+        return {**node, "anyOf": [*kinds, {"type": "string", **_REFERENCE}]}
     if node.get("type") in (None, "string"):
         return node
     return {**node, "type": [node["type"], "string"], **_REFERENCE}
+
+
+def _or_reference_inside(node: dict[str, Any]) -> dict[str, Any]:
+    inside = node.get("additionalProperties")
+    if isinstance(inside, dict) and inside.get("type") == "array":
+        return {**node, "additionalProperties": _or_reference(inside)}
+    return node
 
 
 _REFERENCE: Final = {"pattern": r"\$\{"}

@@ -75,6 +75,7 @@ def test_every_workflow_of_a_page_is_valid(validator: Draft7Validator, page: str
         '[workflow]\nname = "w"\n[tuple_space]\nmemory = 100000\nservers = 2\n' + MODULE + GROUP,
         MODULE + GROUP + 'iterations = 3\nuntil = ["a", 1]\n',
         MODULE + GROUP + '[[group]]\nname = "h"\ngroups = ["g"]\n',
+        MODULE + GROUP + 'foreach = { dt = "${steps}", cells = [1, 2] }\n',
     ],
 )
 def test_what_is_valid(validator: Draft7Validator, text: str) -> None:
