@@ -168,6 +168,7 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     page.locator(".cm-line", has_text='copies = "fill"').click()
     page.keyboard.press("End")
     page.keyboard.type("  # a comment")
+    page.wait_for_timeout(2000)  # the form is shown anew once no more is typed
     fill(page, "copies", "1")
     wait_for_text(page, "copies = 1  # a comment")
     fill(page, "name", "worker")
