@@ -21,7 +21,7 @@ from support import (
 )
 
 KILLS = 30 if THOROUGH else 2
-ELEMENTS = 24
+ELEMENTS = 44 if THOROUGH else 12
 TABLE = "elements/cases.csv"
 KILLED = """\
 [[module]]
@@ -85,10 +85,10 @@ def test_what_has_ended_is_not_done_twice_whenever_the_run_is_killed(tmp_path: P
     kills = 0
     while kills < KILLS and not executions("sum"):
         line = ["run", "--resume", run_dir(tmp_path)] if kills else ["run", file]
-        enough = all_executions() + draw.randint(1, 2)
+        enough = all_executions() + draw.randint(2, 3)
         with started_diel(*line, cwd=tmp_path) as started:
             wait_until(lambda: started.poll() is not None or all_executions() >= enough)  # noqa: B023
-            time.sleep(draw.random() * 0.1)
+            time.sleep(draw.random() * 0.25)
             kill_all_in(tmp_path)
         wait_until(lambda: not processes_in(tmp_path))
         note_ended()
