@@ -5,8 +5,8 @@
     elements/cases.csv     element, <values>, outcome, seconds, <what its modules have returned>
 
 A module that returns a dictionary has a column for each of its numbers and texts; any other such
-value has a column ``returned``. Where several modules or copies of an element return something, the
-columns begin with their names, as in ``solver.residual``.
+value has a column ``returned``. Where several modules or copies of an element return something, or
+a value of the element has the same name, the columns begin with their names: ``solver.residual``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from diel.run.directory import RunDirectory
 from diel.run.files import replace_file
 from diel.run.journal import JournalReader
 from diel.run.view import GroupView, RunView
-
-FIRST_COLUMNS: Final = ("element",)
-LAST_COLUMNS: Final = ("outcome", "seconds")
 
 
 class ElementTables:
@@ -69,9 +66,9 @@ def element_rows(view: RunView, array: str) -> list[dict[str, Any]]:
         row |= zip(columns, values, strict=False)
         row |= {"outcome": _outcome(group), "seconds": _seconds(group)}
         for source, value in returned.get(name, {}).items():
-            prefix = f"{source}." if len(sources) > 1 else ""
             for key, cell in _cells(value):
-                row.setdefault(f"{prefix}{key}", cell)
+                is_taken = len(sources) > 1 or key in ("element", *columns, "outcome", "seconds")
+                row[f"{source}.{key}" if is_taken else key] = cell
         found.append(row)
     return found
 

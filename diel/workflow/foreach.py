@@ -397,10 +397,12 @@ class _Expander:
         self._problems: list[Problem] = []
 
     def expand(self, problems: list[Problem]) -> Expansion:
-        """Expand the document; problems of its texts are added to a list."""
+        """Expand the document, unless its texts have problems, which are added to a list."""
         entries = {kind: self._entries(kind) for kind in ("module", "group")}
+        if self._problems:
+            problems += dict.fromkeys(self._problems)  # each element has the same
+            return NO_EXPANSION
         self._document.update(entries)
-        problems += dict.fromkeys(self._problems)  # each element has the same
         return Expansion(
             {array.group: array for array in self._arrays.values()},
             self._origins,

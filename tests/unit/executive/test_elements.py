@@ -211,13 +211,15 @@ def test_the_table_has_a_row_for_each() -> None:
     view = run.view()
     view._returned["second-0", "b-0.0"] = {"energy": 2.5, "field": [1, 2]}
     view._returned["second-2", "b-2.0"] = 7
+    view._returned["second-1", "b-1.0"] = {"dt": 9}
     rows = element_rows(view, "cases")
     assert [row["outcome"] for row in rows] == ["finished", "failed", "running"]
     assert rows[0]["energy"] == 2.5
     assert "field" not in rows[0]
+    assert (rows[1]["dt"], rows[1]["b.dt"]) == (0.1, 9)
     assert rows[2]["returned"] == 7
     lines = as_csv(rows).splitlines()
-    assert lines[0] == "element,dt,outcome,seconds,energy,returned"
+    assert lines[0] == "element,dt,outcome,seconds,energy,b.dt,returned"
     assert lines[2].startswith("cases-1,0.1,failed,")
     view._returned["first-0", "a-0.0"] = {"energy": 3}
     assert element_rows(view, "cases")[0]["a.energy"] == 3

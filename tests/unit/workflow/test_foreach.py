@@ -286,6 +286,7 @@ def test_what_is_wrong_is_said_where_it_stands(
     )
     assert any(message in problem.message for problem in found), found
     problem = next(problem for problem in found if message in problem.message)
+    assert "(in " not in problem.message  # it is so for all elements
     assert path is None or problem.path == path
     assert problem.line
 
