@@ -223,6 +223,8 @@ class Driver:
                 goes_on = StartGroup, ReadTuples
                 begun = {(i.group, i.iteration) for i in first if isinstance(i, goes_on)}
                 keep_done(self._recorder.directory, begun.union(self._scheduler.ready))
+                if self._arrays:
+                    self._write_tables_of_earlier()
                 self._perform(first)
         except (ServerLost, TupleError) as error:
             self._perform(self._scheduler.handle(self._lost.event_of_loss(error)))
@@ -498,14 +500,22 @@ class Driver:
             if isinstance(each, GroupFinished) and each.group in self._arrays
         ]
 
+    def _write_tables_of_earlier(self) -> None:
+        """Write tables of groups that had ended when an earlier session was killed."""
+        for group in self._tables_of_run().ended(self._arrays):
+            self._write_table(group)
+
     def _write_table(self, group: str) -> None:
+        try:
+            self._tables_of_run().write(group)
+        except OSError as error:
+            self._warn(f"no table of the elements of {group} could be written: {error}")
+
+    def _tables_of_run(self) -> ElementTables:
         from diel.run.element_tables import ElementTables  # few workflows have any
 
         self._tables = self._tables or ElementTables(self._recorder.directory)
-        try:
-            self._tables.write(group)
-        except OSError as error:
-            self._warn(f"no table of the elements of {group} could be written: {error}")
+        return self._tables
 
     def _write_down(self, instructions: Sequence[Instruction]) -> None:
         with self._recorder.batch():

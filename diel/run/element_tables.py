@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from diel.run.directory import RunDirectory
@@ -30,13 +30,21 @@ class ElementTables:
         self._journal = JournalReader(directory.journal)
         self._view = RunView()
 
+    def ended(self, groups: Iterable[str]) -> list[str]:
+        """Return which of these groups have ended, in this session of the run or an earlier one."""
+        self._read()
+        return [name for name in groups if self._view.groups[name].state == "finished"]
+
     def write(self, group: str) -> None:
         """Write the table of a group; an OSError if it cannot be written."""
-        for record in self._journal.new_records():
-            self._view.apply(record)
+        self._read()
         file = self._directory.table_of_elements(group)
         file.parent.mkdir(exist_ok=True)
         replace_file(file, as_csv(element_rows(self._view, group)))
+
+    def _read(self) -> None:
+        for record in self._journal.new_records():
+            self._view.apply(record)
 
 
 def element_rows(view: RunView, array: str) -> list[dict[str, Any]]:

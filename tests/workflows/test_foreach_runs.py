@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 from support import (
     ROOT,
@@ -19,6 +21,8 @@ from support import (
     wait_until,
     workflow,
 )
+
+from diel.run.directory import RunDirectory
 
 KILLS = 30 if THOROUGH else 2
 ELEMENTS = 44 if THOROUGH else 12
@@ -56,6 +60,10 @@ SQUARE = "echo >> ran/second.$1; sleep 0.1; n=$(cat $2/n); echo $((n * n)) > out
 def rows_of(file: Path) -> list[dict[str, str]]:
     with file.open(newline="") as opened:
         return list(csv.DictReader(opened))
+
+
+def is_end_of(record: dict[str, Any], group: str) -> bool:
+    return record["event"] == "GroupFinished" and record["group"] == group
 
 
 def test_what_has_ended_is_not_done_twice_whenever_the_run_is_killed(tmp_path: Path) -> None:
@@ -140,6 +148,14 @@ depends = ["cases"]
     assert [row["outcome"] for row in rows_of(run_dir(tmp_path) / TABLE)] == ["finished"] * 3
     nothing = diel("run", "--resume", run_dir(tmp_path), cwd=tmp_path)
     assert "nothing is left to run" in nothing.stdout
+    # As if it had been killed when the end of the elements was recorded, and not yet their table.
+    directory = RunDirectory(run_dir(tmp_path))
+    lines = directory.journal.read_text().splitlines(keepends=True)
+    ended = max(n for n, line in enumerate(lines) if is_end_of(json.loads(line), "cases"))
+    directory.journal.write_text("".join(lines[: ended + 1]))
+    (run_dir(tmp_path) / TABLE).unlink()
+    assert diel("run", "--resume", run_dir(tmp_path), cwd=tmp_path).status == 0
+    assert (tmp_path / "counts").read_text().split() == ["2", "3", "3"]
 
 
 def test_a_run_goes_on_with_the_elements_that_it_began_with(tmp_path: Path) -> None:
