@@ -40,6 +40,17 @@ def _more_time(request: pytest.FixtureRequest) -> None:
     faulthandler.dump_traceback_later(_TEST_LIMIT_S, file=stderr, exit=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Add what the page shows to the report of a test that fails."""
+    report = yield
+    shown = getattr(item, "funcargs", {}).get("page")
+    if call.when == "call" and report.failed and shown is not None:
+        with contextlib.suppress(Exception):
+            report.sections.append(("shown on the page", shown.inner_text("body", timeout=5000)))
+    return report
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Return a browser; ``CHROMIUM`` may name it. The test is skipped where there is none.
