@@ -1,0 +1,252 @@
+"""`MappedField`: values at the points of one module, mapped to the points of another.
+
+::
+
+    at the start, once      the ranks whose points are interpolated send them to the ranks of the
+                            other module; each of these computes the weights of its own points,
+                            and tells the ranks which of their points it needs
+    consistent              a source rank sends the values that a target rank needs, which adds
+                            them up by its weights
+    conservative            a source rank adds up its values by its weights, and sends each target
+                            rank what is to be added at its points
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diel.coupling.mapping import MappingMethod, as_cells, as_points, mapping_weights
+from diel.errors import BoundaryError
+
+if TYPE_CHECKING:
+    from diel.coupling.address import Address
+    from diel.loading.context import Context
+
+Array = np.ndarray[Any, Any]
+
+
+class MappedField:
+    """A field that one module of a group gives at its points and another one reads at its own.
+
+    Both modules make it by the same call, each rank with its own points: any number of them, also
+    none. All ranks of all copies of the two modules take part.
+
+    Parameters
+    ----------
+    ctx : Context
+    name : str
+        The same in both modules, and different for each field.
+    source, target : str
+        The module that pushes, and the module that pulls.
+    points : array_like, shape (points, dimensions)
+        Of this rank; of shape (points,) on a line.
+    method : {"nearest", "linear", "rbf"}, optional
+        As for `mapping_weights`.
+    conservative : bool, optional
+        Keep the sum of the values over all points, as forces need it. By default the mapping is
+        consistent: it keeps constants, as temperatures need it.
+    cells : array_like of int, optional
+        Of this rank's own points, as for `mapping_weights`: those of the source's, or of the
+        target's where the mapping is conservative.
+    neighbours : int, optional
+        As for `mapping_weights`.
+    timeout : float, seconds, optional
+        How long to wait for the points of the other module; by default as long as the run lasts.
+
+    Raises
+    ------
+    BoundaryError
+        If this module is neither source nor target, the modules do not agree, or points or cells
+        are none.
+    MissingPackage
+        If SciPy is not installed.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        name: str,
+        source: str,
+        target: str,
+        points: Any,
+        method: MappingMethod = "linear",
+        *,
+        conservative: bool = False,
+        cells: Any = None,
+        neighbours: int = 50,
+        timeout: float | None = None,
+    ) -> None:
+        self.name = name
+        self._ctx = ctx
+        _check_modules(ctx, name, source, target)
+        self._is_source = ctx.module == source
+        self._conservative = conservative
+        other = target if self._is_source else source
+        self._peers = _ranks_of(ctx, other)
+        points = as_points(points, f'field "{name}"')
+        self._size = len(points)
+        self._weights: Any = None
+        self._routes: list[Array] | None = None
+        """Indices of the points that a peer exchanges values of: here, or there with weights."""
+        said = source, target, method, conservative, neighbours
+        if self._is_source != conservative:
+            for peer in self._peers:
+                checked = None if cells is None else as_cells(cells, len(points))
+                ctx.send((said, points, checked), peer, tag=self._tag("points"))
+            return
+        parts = [ctx.recv(peer, tag=self._tag("points"), timeout=timeout) for peer in self._peers]
+        for peer, (theirs, *_) in zip(self._peers, parts, strict=True):
+            if theirs != said:
+                raise BoundaryError(
+                    f'field "{name}": (source, target, method, conservative, neighbours) is {said} '
+                    f"on {ctx.address}, and {theirs} on {_shown(peer)}"
+                )
+        starts = np.cumsum([0, *(len(theirs) for _, theirs, _ in parts)])
+        weights = mapping_weights(
+            np.concatenate([theirs for _, theirs, _ in parts]),
+            points,
+            method,
+            cells=_joined_cells(name, parts, starts),
+            neighbours=neighbours,
+        )
+        used = np.unique(weights.indices)
+        self._weights = weights[:, used]
+        bounds = np.searchsorted(used, starts)
+        self._routes = [
+            used[begin:end] - start
+            for start, begin, end in zip(starts[:-1], bounds[:-1], bounds[1:], strict=True)
+        ]
+        for peer, route in zip(self._peers, self._routes, strict=True):
+            ctx.send(route, peer, tag=self._tag("wanted"))
+
+    def push(self, values: Any, timeout: float | None = None) -> None:
+        """Send values at the points of this rank, of the source, to the ranks that need them.
+
+        It does not wait, but for the first time, for the other module to make the field too.
+
+        Parameters
+        ----------
+        values : array_like, shape (points, ...)
+            Numbers, vectors or more for each point; the same shape of each on all ranks.
+        timeout : float, seconds, optional
+
+        Raises
+        ------
+        BoundaryError
+            If this is a rank of the target, or the number of values is not that of the points.
+        """
+        if not self._is_source:
+            raise BoundaryError(f'field "{self.name}": {self._ctx.address} is of its target')
+        values = np.asarray(values)
+        if values.ndim < 1 or len(values) != self._size:
+            raise BoundaryError(
+                f'field "{self.name}": {self._ctx.address} has {self._size} points, and gives '
+                f"values of shape {values.shape}"
+            )
+        routes = self._await_routes(timeout)
+        if self._conservative:
+            sums = _times(self._weights.T, values)
+            parts = np.split(sums, np.cumsum([len(route) for route in routes[:-1]]))
+        else:
+            parts = [values[route] for route in routes]
+        for peer, part in zip(self._peers, parts, strict=True):
+            if len(part) or self._is_first(self._ctx.address):
+                self._ctx.send(part, peer, tag=self._tag("values"))
+
+    def pull(self, timeout: float | None = None) -> Array:
+        """Wait for the next push of the source's ranks, and return the values at this rank's points.
+
+        Parameters
+        ----------
+        timeout : float, seconds, optional
+            How long to wait for each rank; by default as long as the run lasts.
+
+        Returns
+        -------
+        ndarray, shape (points, ...)
+
+        Raises
+        ------
+        BoundaryError
+            If this is a rank of the source.
+        CouplingTimeout
+            If a rank of the source has not pushed in time.
+        RunStopped
+            If the run is stopping.
+        """
+        if self._is_source:
+            raise BoundaryError(f'field "{self.name}": {self._ctx.address} is of its source')
+        parts = [
+            (route, self._ctx.recv(peer, tag=self._tag("values"), timeout=timeout))
+            for peer, route in zip(self._peers, self._await_routes(timeout), strict=True)
+            if len(route) or self._is_first(peer)
+        ]
+        values = [part for _, part in parts]
+        if not self._conservative:
+            return _times(self._weights, np.concatenate(values))
+        sums = np.zeros((self._size, *values[0].shape[1:]), np.result_type(float, *values))
+        for route, part in parts:
+            sums[route] += part
+        return sums
+
+    def _await_routes(self, timeout: float | None) -> list[Array]:
+        if self._routes is None:
+            tag = self._tag("wanted")
+            self._routes = [self._ctx.recv(peer, tag=tag, timeout=timeout) for peer in self._peers]
+        return self._routes
+
+    def _is_first(self, rank: tuple[str, int, int]) -> bool:
+        """Whether a rank sends to all, even nothing: a rank that needs nothing learns the shape."""
+        return rank[1:] == (0, 0)
+
+    def _tag(self, what: str) -> tuple[str, str, str]:
+        return "mapped field", self.name, what
+
+
+def _check_modules(ctx: Context, name: str, source: str, target: str) -> None:
+    if source == target or ctx.module not in (source, target):
+        raise BoundaryError(
+            f'field "{name}" goes from {source} to {target}: two modules, of which {ctx.address} '
+            "has to be a rank"
+        )
+    absent = [module for module in (source, target) if module not in ctx.copies_of]
+    if absent:
+        raise BoundaryError(
+            f'field "{name}": there is no {absent[0]} in group "{ctx.group}", which has '
+            f"{', '.join(ctx.copies_of)}"
+        )
+
+
+def _ranks_of(ctx: Context, module: str) -> list[tuple[str, int, int]]:
+    copies = ctx.copies_of[module]
+    ranks = ctx.ranks_of(module) // copies
+    return [(module, copy, rank) for copy in range(copies) for rank in range(ranks)]
+
+
+def _shown(peer: tuple[str, int, int]) -> str:
+    return f"{peer[0]}.{peer[1]} rank {peer[2]}"
+
+
+def _joined_cells(name: str, parts: list[Any], starts: Array) -> Array | None:
+    """Return the cells of all ranks as indices of their points one after the other."""
+    given = [(start, cells) for (_, _, cells), start in zip(parts, starts, strict=False)]
+    if all(cells is None for _, cells in given):
+        return None
+    missing = [len(points) for _, points, cells in parts if cells is None and len(points)]
+    widths = {cells.shape[1] for _, cells in given if cells is not None}
+    if missing or len(widths) > 1:
+        raise BoundaryError(
+            f'field "{name}": cells are given by all ranks that have points, and are all of one '
+            "kind"
+        )
+    return np.concatenate([cells + start for start, cells in given if cells is not None])
+
+
+def _times(matrix: Any, values: Array) -> Array:
+    """Return the product of a sparse matrix and values of any shape at each point."""
+    inner = values.shape[1:]
+    found: Array = matrix @ values.reshape(len(values), math.prod(inner))
+    return found.reshape(len(found), *inner)
