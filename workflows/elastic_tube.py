@@ -5,8 +5,8 @@
       wall    61 points, on two ranks    p -> a       x--------x--------x--------x
       fluid   101 points, on one rank    a -> p       x-----x-----x-----x-----x---
 
-The fluid is incompressible, so a slightly wrong cross section leads to a very wrong pressure: without
-acceleration the coupling diverges. Equations [1]_ and numbers are those of the tutorial
+The fluid is incompressible, so a slightly wrong cross section leads to a very wrong pressure:
+without acceleration the coupling diverges. Equations [1]_ and numbers are those of the tutorial
 "elastic-tube-1d" of preCICE [2]_, with the cross section a, the velocity u and the pressure p::
 
     a_t + (a u)_x = 0,      (a u)_t + (a u**2)_x + a p_x = 0,      a = a_0 / (1 - p / (2 c**2))**2
@@ -16,8 +16,8 @@ upwind in the momentum, implicit Euler in time.
 
 References
 ----------
-.. [1] Degroote, Bruggeman, Haelterman, Vierendeels, Stability of a coupling technique for partitioned
-   solvers in FSI applications, Computers and Structures 86, 2008.
+.. [1] Degroote, Bruggeman, Haelterman, Vierendeels, Stability of a coupling technique for
+   partitioned solvers in FSI applications, Computers and Structures 86, 2008.
 .. [2] https://precice.org/tutorials-elastic-tube-1d.html
 """
 
@@ -143,7 +143,7 @@ def fluid(ctx):
 
 
 def wall(ctx):
-    """Give the cross sections, and try others until those that follow from the pressure are equal."""
+    """Give cross sections, and try others, until they are those that follow from the pressure."""
     x = np.array_split(np.linspace(0, LENGTH, ctx.options["points"]), ctx.comm.size)[ctx.comm.rank]
     area = MappedField(ctx, "area", "wall", "fluid", x)
     pressure = MappedField(ctx, "pressure", "fluid", "wall", x)

@@ -112,17 +112,20 @@ class Acceleration(ABC):
         self.residual = math.sqrt(squares / size) if squares else 0.0
         self._learn(residual, solved.reshape(-1))
         self._begins = False
+        chosen: Array = solved.copy()
         if self.converged:
             self.end_step()
-            return solved.copy()
-        return x + self._update(residual).reshape(x.shape)
+        else:
+            chosen = x + self._update(residual).reshape(x.shape)
+        return chosen
 
     def end_step(self) -> None:
         """End a step: only for modules that end it before it has converged."""
         self._begins = True
 
+    @abstractmethod
     def _learn(self, residual: Array, solved: Array) -> None:
-        """Take note of an iteration."""
+        """Take note of an iteration, also of the last one of a step."""
 
     @abstractmethod
     def _update(self, residual: Array) -> Array:
@@ -151,6 +154,9 @@ class ConstantRelaxation(Acceleration):
         self, omega: float, *, tolerance: float = 1e-5, comm: Communicator | None = None
     ) -> None:
         super().__init__(omega, tolerance, comm)
+
+    def _learn(self, residual: Array, solved: Array) -> None:
+        pass
 
     def _update(self, residual: Array) -> Array:
         update: Array = self._first * residual

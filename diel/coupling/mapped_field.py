@@ -22,7 +22,6 @@ from diel.coupling.mapping import MappingMethod, as_cells, as_points, mapping_we
 from diel.errors import BoundaryError
 
 if TYPE_CHECKING:
-    from diel.coupling.address import Address
     from diel.loading.context import Context
 
 Array = np.ndarray[Any, Any]
@@ -157,7 +156,7 @@ class MappedField:
                 self._ctx.send(part, peer, tag=self._tag("values"))
 
     def pull(self, timeout: float | None = None) -> Array:
-        """Wait for the next push of the source's ranks, and return the values at this rank's points.
+        """Wait for the source's next push, and return the values at the points of this rank.
 
         Parameters
         ----------
