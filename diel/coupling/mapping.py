@@ -31,7 +31,7 @@ _INSIDE: Final = 1e-9
 """A point is in a cell if no weight of it is further below 0."""
 _NEAR: Final = 6
 """Cells that meet at so many nearest points of a target are compared."""
-_CHUNK: Final = 500
+_CHUNK: Final = 100
 """Targets whose systems of equations are solved at once."""
 
 
@@ -204,7 +204,7 @@ def _on_line(x: Array, at: Array, order: Array) -> tuple[Array, Array]:
 
 
 def _on_cells(points: Array, target: Array, cells: Array) -> tuple[Array, Array]:
-    """Interpolate in the nearest point of the cells: inside of one, on its faces or its corners."""
+    """Interpolate in the nearest point of the cells: inside of one, on its facets or its corners."""
     from scipy.sparse import csr_array
 
     used = np.unique(cells)
@@ -219,24 +219,24 @@ def _on_cells(points: Array, target: Array, cells: Array) -> tuple[Array, Array]
     best = np.full(len(target), np.inf)
     for size in range(cells.shape[1], 0, -1):
         corners = np.concatenate([cells[:, some] for some in _corners(cells.shape[1], size)])
-        faces = np.unique(np.sort(corners, axis=1), axis=0)
-        face = np.repeat(np.arange(len(faces)), size)
-        has_corner = csr_array(
-            (np.ones(faces.size, bool), (faces.reshape(-1), face)), (len(points), len(faces))
+        facets = np.unique(np.sort(corners, axis=1), axis=0)
+        facet = np.repeat(np.arange(len(facets)), size)
+        meets = csr_array(
+            (np.ones(facets.size, bool), (facets.reshape(-1), facet)), (len(points), len(facets))
         )
-        row, face = (is_near @ has_corner).nonzero()
-        part, distance = _barycentric(points[faces[face]], target[row])
-        row, face, part, distance = (
-            each[part.min(axis=1) >= -_INSIDE] for each in (row, face, part, distance)
+        row, facet = (is_near @ meets).nonzero()
+        part, distance = _barycentric(points[facets[facet]], target[row])
+        row, facet, part, distance = (
+            each[part.min(axis=1) >= -_INSIDE] for each in (row, facet, part, distance)
         )
         order = np.lexsort((distance, row))
         row, begins = np.unique(row[order], return_index=True)
-        order = order[begins]  # the nearest face of each target
+        order = order[begins]  # the nearest facet of each target
         is_better = distance[order] < best[row] * (1 - _INSIDE)
         row, order = row[is_better], order[is_better]
         best[row] = distance[order]
         columns[row], weights[row] = 0, 0
-        columns[row, :size], weights[row, :size] = faces[face[order]], part[order].clip(0)
+        columns[row, :size], weights[row, :size] = facets[facet[order]], part[order].clip(0)
     return columns, weights
 
 
@@ -317,6 +317,8 @@ def _linear_terms(at: Array, axes: Array) -> Array:
 
 def _thin_plate(at: Array, nodes: Array) -> Array:
     """Return ``r**2 log r`` of the distances r between points."""
-    squares = ((at[:, :, np.newaxis] - nodes[:, np.newaxis]) ** 2).sum(axis=3)
+    squares = np.zeros((len(at), at.shape[1], nodes.shape[1]))
+    for axis in range(at.shape[2]):  # faster than a sum over an axis of so few
+        squares += (at[:, :, np.newaxis, axis] - nodes[:, np.newaxis, :, axis]) ** 2
     found: Array = squares * np.log(np.where(squares > 0, squares, 1.0)) / 2
     return found
