@@ -1,4 +1,4 @@
-"""Direct messages between the modules of a group, and boundaries that they share.
+"""Direct messages between the modules of a group, and boundaries and fields that they share.
 
 ::
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from diel.coupling.address import Address
 from diel.coupling.mapping import MappingMethod, as_cells, as_points, mapping_weights
 from diel.errors import BoundaryError
 
@@ -78,48 +79,92 @@ class MappedField:
         neighbours: int = 50,
         timeout: float | None = None,
     ) -> None:
+        _check_modules(ctx, name, source, target)
         self.name = name
         self._ctx = ctx
-        _check_modules(ctx, name, source, target)
         self._is_source = ctx.module == source
         self._conservative = conservative
-        other = target if self._is_source else source
-        self._peers = _ranks_of(ctx, other)
+        self._peers = _ranks_of(ctx, target if self._is_source else source)
         points = as_points(points, f'field "{name}"')
         self._size = len(points)
         self._weights: Any = None
         self._routes: list[Array] | None = None
-        """Indices of the points that a peer exchanges values of: here, or there with weights."""
-        said = source, target, method, conservative, neighbours
-        if self._is_source != conservative:
+        """Indices of the peers' points of which values are needed; without weights, of own ones."""
+        method_of_all = source, target, method, conservative, neighbours
+        if self._is_source == conservative:
+            theirs = self._receive_points(method_of_all, timeout)
+            self._weigh(points, *theirs, method, neighbours)
+        else:
+            checked = None if cells is None else as_cells(cells, len(points))
             for peer in self._peers:
-                checked = None if cells is None else as_cells(cells, len(points))
-                ctx.send((said, points, checked), peer, tag=self._tag("points"))
-            return
-        parts = [ctx.recv(peer, tag=self._tag("points"), timeout=timeout) for peer in self._peers]
-        for peer, (theirs, *_) in zip(self._peers, parts, strict=True):
-            if theirs != said:
+                ctx.send((method_of_all, points, checked), peer, tag=self._tag("points"))
+
+    def _receive_points(
+        self, method_of_all: tuple[Any, ...], timeout: float | None
+    ) -> tuple[list[Array], list[Array | None]]:
+        """Wait for the points and the cells of all peers."""
+        tag, points, cells = self._tag("points"), [], []
+        for peer in self._peers:
+            theirs, of_peer, cells_of_peer = self._ctx.recv(peer, tag=tag, timeout=timeout)
+            if theirs != method_of_all:
                 raise BoundaryError(
-                    f'field "{name}": (source, target, method, conservative, neighbours) is {said} '
-                    f"on {ctx.address}, and {theirs} on {_shown(peer)}"
+                    f'field "{self.name}": (source, target, method, conservative, neighbours) is '
+                    f"{method_of_all} on {self._ctx.address}, and {theirs} on {Address(*peer)}"
                 )
-        starts = np.cumsum([0, *(len(theirs) for _, theirs, _ in parts)])
+            points.append(of_peer)
+            cells.append(cells_of_peer)
+        return points, cells
+
+    def _weigh(
+        self,
+        points: Array,
+        of_peers: list[Array],
+        cells: list[Array | None],
+        method: MappingMethod,
+        neighbours: int,
+    ) -> None:
+        """Compute the weights of own points, and tell each peer which of its points they need."""
+        dimensions = {each.shape[1] for each in of_peers if len(each)}
+        if len(dimensions) > 1:
+            raise BoundaryError(
+                f'field "{self.name}": ranks of {self._peers[0][0]} give points of '
+                f"{' and '.join(map(str, sorted(dimensions)))} coordinates"
+            )
+        starts = np.cumsum([0, *map(len, of_peers)])
         weights = mapping_weights(
-            np.concatenate([theirs for _, theirs, _ in parts]),
+            np.concatenate([each for each in of_peers if len(each)] or of_peers[:1]),
             points,
             method,
-            cells=_joined_cells(name, parts, starts),
+            cells=self._joined(cells, of_peers, starts),
             neighbours=neighbours,
         )
         used = np.unique(weights.indices)
         self._weights = weights[:, used]
         bounds = np.searchsorted(used, starts)
         self._routes = [
-            used[begin:end] - start
-            for start, begin, end in zip(starts[:-1], bounds[:-1], bounds[1:], strict=True)
+            used[bounds[peer] : bounds[peer + 1]] - starts[peer] for peer in range(len(of_peers))
         ]
         for peer, route in zip(self._peers, self._routes, strict=True):
-            ctx.send(route, peer, tag=self._tag("wanted"))
+            self._ctx.send(route, peer, tag=self._tag("wanted"))
+
+    def _joined(
+        self, cells: list[Array | None], points: list[Array], starts: Array
+    ) -> Array | None:
+        """Return the cells of all peers as indices of their points, one peer after the other."""
+        given = [
+            (each, start) for each, start in zip(cells, starts, strict=False) if each is not None
+        ]
+        if not given:
+            return None
+        is_missing = any(
+            each is None and len(of_peer) for each, of_peer in zip(cells, points, strict=True)
+        )
+        if is_missing or len({each.shape[1] for each, _ in given}) > 1:
+            raise BoundaryError(
+                f'field "{self.name}": cells are given by all ranks that have points, and are all '
+                "of one kind"
+            )
+        return np.concatenate([each + start for each, start in given])
 
     def push(self, values: Any, timeout: float | None = None) -> None:
         """Send values at the points of this rank, of the source, to the ranks that need them.
@@ -153,7 +198,7 @@ class MappedField:
             parts = [values[route] for route in routes]
         for peer, part in zip(self._peers, parts, strict=True):
             if len(part) or self._is_first(self._ctx.address):
-                self._ctx.send(part, peer, tag=self._tag("values"))
+                self._ctx.send(part, peer, tag=self._tag("values"), copy=False)  # nobody else's
 
     def pull(self, timeout: float | None = None) -> Array:
         """Wait for the source's next push, and return the values at the points of this rank.
@@ -223,25 +268,6 @@ def _ranks_of(ctx: Context, module: str) -> list[tuple[str, int, int]]:
     copies = ctx.copies_of[module]
     ranks = ctx.ranks_of(module) // copies
     return [(module, copy, rank) for copy in range(copies) for rank in range(ranks)]
-
-
-def _shown(peer: tuple[str, int, int]) -> str:
-    return f"{peer[0]}.{peer[1]} rank {peer[2]}"
-
-
-def _joined_cells(name: str, parts: list[Any], starts: Array) -> Array | None:
-    """Return the cells of all ranks as indices of their points one after the other."""
-    given = [(start, cells) for (_, _, cells), start in zip(parts, starts, strict=False)]
-    if all(cells is None for _, cells in given):
-        return None
-    missing = [len(points) for _, points, cells in parts if cells is None and len(points)]
-    widths = {cells.shape[1] for _, cells in given if cells is not None}
-    if missing or len(widths) > 1:
-        raise BoundaryError(
-            f'field "{name}": cells are given by all ranks that have points, and are all of one '
-            "kind"
-        )
-    return np.concatenate([cells + start for start, cells in given if cells is not None])
 
 
 def _times(matrix: Any, values: Array) -> Array:

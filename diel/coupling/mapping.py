@@ -89,7 +89,7 @@ def mapping_weights(
        using radial basis functions, Aerospace Science and Technology 5, 2001.
     """
     source, target = as_points(source, "source"), as_points(target, "target")
-    if source.shape[1] != target.shape[1]:
+    if len(source) and len(target) and source.shape[1] != target.shape[1]:
         raise BoundaryError(
             f"source points have {source.shape[1]} coordinates, and target points {target.shape[1]}"
         )
@@ -199,49 +199,68 @@ def _linear(points: Array, target: Array) -> tuple[Array, Array]:
 def _on_line(x: Array, at: Array, order: Array) -> tuple[Array, Array]:
     """Interpolate between points with ascending x, as `numpy.interp` does."""
     right = np.searchsorted(x, at).clip(1, len(x) - 1)
-    part = ((at - x[right - 1]) / (x[right] - x[right - 1])).clip(0, 1)
+    gap = x[right] - x[right - 1]
+    part = ((at - x[right - 1]) / np.where(gap > 0, gap, 1.0)).clip(0, 1)
     return order[np.stack([right - 1, right], axis=1)], np.stack([1 - part, part], axis=1)
 
 
 def _on_cells(points: Array, target: Array, cells: Array) -> tuple[Array, Array]:
-    """Interpolate in the nearest point of the cells: inside of one, on its facets or its corners."""
-    from scipy.sparse import csr_array
-
+    """Interpolate in the nearest point of the cells, which may lie on a facet or be a corner."""
     used = np.unique(cells)
     if not len(used):
         raise BoundaryError("there are no cells to interpolate in")
     near = used[_nearest(points[used], target, _NEAR)]
-    shape = len(target), len(points)
-    rows = np.repeat(np.arange(len(target)), near.shape[1])
-    is_near = csr_array((np.ones(near.size, bool), (rows, near.reshape(-1))), shape)
     columns = np.zeros((len(target), cells.shape[1]), int)
     weights = np.zeros(columns.shape)
     best = np.full(len(target), np.inf)
     for size in range(cells.shape[1], 0, -1):
-        corners = np.concatenate([cells[:, some] for some in _corners(cells.shape[1], size)])
-        facets = np.unique(np.sort(corners, axis=1), axis=0)
-        facet = np.repeat(np.arange(len(facets)), size)
-        meets = csr_array(
-            (np.ones(facets.size, bool), (facets.reshape(-1), facet)), (len(points), len(facets))
-        )
-        row, facet = (is_near @ meets).nonzero()
-        part, distance = _barycentric(points[facets[facet]], target[row])
-        row, facet, part, distance = (
-            each[part.min(axis=1) >= -_INSIDE] for each in (row, facet, part, distance)
-        )
-        order = np.lexsort((distance, row))
-        row, begins = np.unique(row[order], return_index=True)
-        order = order[begins]  # the nearest facet of each target
-        is_better = distance[order] < best[row] * (1 - _INSIDE)
-        row, order = row[is_better], order[is_better]
-        best[row] = distance[order]
+        corners = [cells[:, list(some)] for some in combinations(range(cells.shape[1]), size)]
+        facets = np.unique(np.sort(np.concatenate(corners), axis=1), axis=0)
+        row, facet, part, distance = _nearest_facets(points, target, facets, near)
+        is_better = distance < best[row] * (1 - _INSIDE)
+        row, facet, part, distance = (each[is_better] for each in (row, facet, part, distance))
+        best[row] = distance
         columns[row], weights[row] = 0, 0
-        columns[row, :size], weights[row, :size] = facets[facet[order]], part[order].clip(0)
+        columns[row, :size], weights[row, :size] = facets[facet], part.clip(0)
     return columns, weights
 
 
-def _corners(count: int, size: int) -> list[list[int]]:
-    return [list(some) for some in combinations(range(count), size)]
+def _nearest_facets(
+    points: Array, target: Array, facets: Array, near: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Find the nearest facet of each target, of those that it has a projection in.
+
+    Parameters
+    ----------
+    points, target : ndarray
+    facets : ndarray of int, shape (facets, size)
+        Cells, their sides, edges or corners, as indices of points.
+    near : ndarray of int, shape (targets, any)
+        Points near each target; facets that have one of them as a corner are compared.
+
+    Returns
+    -------
+    tuple of ndarray
+        Targets that have found one, their facets, the weights of its corners, squared distances.
+    """
+    from scipy.sparse import csr_array
+
+    def relation(rows: Array, of: Array, shape: tuple[int, int]) -> Any:
+        return csr_array((np.ones(of.size, bool), (rows.reshape(-1), of.reshape(-1))), shape)
+
+    has_near = relation(
+        np.repeat(np.arange(len(target)), near.shape[1]), near, (len(target), len(points))
+    )
+    is_corner = relation(
+        facets, np.repeat(np.arange(len(facets)), facets.shape[1]), (len(points), len(facets))
+    )
+    row, facet = (has_near @ is_corner).nonzero()
+    part, distance = _barycentric(points[facets[facet]], target[row])
+    order = np.lexsort((distance, row))
+    order = order[part[order].min(axis=1) >= -_INSIDE]
+    row, first = np.unique(row[order], return_index=True)
+    order = order[first]
+    return row, facet[order], part[order], distance[order]
 
 
 def _barycentric(corners: Array, at: Array) -> tuple[Array, Array]:

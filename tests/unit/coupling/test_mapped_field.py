@@ -83,11 +83,12 @@ def test_it_is_the_same_on_any_number_of_ranks(
 def test_ranks_without_points_take_part(conservative: bool) -> None:
     def fluid(ctx: Context) -> None:
         points = np.zeros((1, 2)) if ctx.copy_index == 1 else np.zeros((0, 2))
+        points = [] if ctx.copy_index == 2 else points
         field = MappedField(ctx, "f", "fluid", "solid", points, conservative=conservative)
         field.push(np.full((len(points), 3), 5.0))
 
     def solid(ctx: Context) -> Any:
-        points = [[1, 1], [2, 2]] if ctx.copy_index == 2 else np.zeros((0, 2))
+        points = [[1, 1], [2, 2]] if ctx.copy_index == 2 else []
         return MappedField(ctx, "f", "fluid", "solid", points, conservative=conservative).pull()
 
     runs = run_modules({"fluid": Module(fluid, copies=3), "solid": Module(solid, copies=3)})
@@ -181,6 +182,17 @@ def test_modules_have_to_agree() -> None:
 
     with pytest.raises(BoundaryError, match=r"'nearest', .* on solid.0 rank 0, and .*'linear'"):
         run_modules({"fluid": fluid, "solid": solid})
+
+
+def test_points_of_all_ranks_have_as_many_coordinates() -> None:
+    def fluid(ctx: Context) -> None:
+        MappedField(ctx, "f", "fluid", "solid", np.zeros((1, 2 + ctx.copy_index)))
+
+    def solid(ctx: Context) -> None:
+        MappedField(ctx, "f", "fluid", "solid", TARGET)
+
+    with pytest.raises(BoundaryError, match="ranks of fluid give points of 2 and 3 coordinates"):
+        run_modules({"fluid": Module(fluid, copies=2), "solid": solid})
 
 
 @pytest.mark.parametrize(
