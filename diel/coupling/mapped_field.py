@@ -2,9 +2,10 @@
 
 ::
 
-    at the start, once      the ranks whose points are interpolated send them to the ranks of the
-                            other module; each of these computes the weights of its own points,
-                            and tells the ranks which of their points it needs
+    at the start, once      all ranks tell those of the other module what they have been asked for;
+                            the ranks whose points are interpolated send them along; each of the
+                            others computes the weights of its own points, and tells those ranks
+                            which of their points it needs
     consistent              a source rank sends the values that a target rank needs, which adds
                             them up by its weights
     conservative            a source rank adds up its values by its weights, and sends each target
@@ -90,26 +91,24 @@ class MappedField:
         self._weights: Any = None
         self._routes: list[Array] | None = None
         """Indices of the peers' points of which values are needed; without weights, of own ones."""
-        method_of_all = source, target, method, conservative, neighbours
-        if self._is_source == conservative:
-            theirs = self._receive_points(method_of_all, timeout)
-            self._weigh(points, *theirs, method, neighbours)
-        else:
-            checked = None if cells is None else as_cells(cells, len(points))
-            for peer in self._peers:
-                ctx.send((method_of_all, points, checked), peer, tag=self._tag("points"))
+        self._agreed = source, target, method, conservative, neighbours
+        computes = self._is_source == conservative
+        sent = None if computes else points
+        checked = None if computes or cells is None else as_cells(cells, len(points))
+        for peer in self._peers:
+            ctx.send((self._agreed, sent, checked), peer, tag=self._tag("points"))
+        if computes:
+            self._weigh(points, *self._receive_points(timeout), method, neighbours)
 
-    def _receive_points(
-        self, method_of_all: tuple[Any, ...], timeout: float | None
-    ) -> tuple[list[Array], list[Array | None]]:
-        """Wait for the points and the cells of all peers."""
+    def _receive_points(self, timeout: float | None) -> tuple[list[Any], list[Any]]:
+        """Wait for the peers to make the field; return the points and cells that they send."""
         tag, points, cells = self._tag("points"), [], []
         for peer in self._peers:
             theirs, of_peer, cells_of_peer = self._ctx.recv(peer, tag=tag, timeout=timeout)
-            if theirs != method_of_all:
+            if theirs != self._agreed:
                 raise BoundaryError(
                     f'field "{self.name}": (source, target, method, conservative, neighbours) is '
-                    f"{method_of_all} on {self._ctx.address}, and {theirs} on {Address(*peer)}"
+                    f"{self._agreed} on {self._ctx.address}, and {theirs} on {Address(*peer)}"
                 )
             points.append(of_peer)
             cells.append(cells_of_peer)
@@ -238,6 +237,7 @@ class MappedField:
 
     def _await_routes(self, timeout: float | None) -> list[Array]:
         if self._routes is None:
+            self._receive_points(timeout)
             tag = self._tag("wanted")
             self._routes = [self._ctx.recv(peer, tag=tag, timeout=timeout) for peer in self._peers]
         return self._routes

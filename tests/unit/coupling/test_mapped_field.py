@@ -173,14 +173,22 @@ def test_modules_that_have_no_part_in_it_are_refused() -> None:
     run_modules({"alone": alone, "idle": idle})
 
 
-def test_modules_have_to_agree() -> None:
+@pytest.mark.parametrize(
+    ("of_fluid", "of_solid", "message"),
+    [
+        ({}, {"method": "nearest"}, r"'nearest', .* on solid.0 rank 0, and .*'linear'"),
+        ({"conservative": True}, {}, r"'linear', (True|False), .* on .* rank 0, and .*'linear', "),
+        ({}, {"conservative": True}, r"'linear', (True|False), .* on .* rank 0, and .*'linear', "),
+    ],
+)
+def test_modules_have_to_agree(of_fluid: Any, of_solid: Any, message: str) -> None:
     def fluid(ctx: Context) -> None:
-        MappedField(ctx, "f", "fluid", "solid", SOURCE)
+        MappedField(ctx, "f", "fluid", "solid", SOURCE, **of_fluid).push(np.zeros(40))
 
     def solid(ctx: Context) -> None:
-        MappedField(ctx, "f", "fluid", "solid", TARGET, "nearest")
+        MappedField(ctx, "f", "fluid", "solid", TARGET, **of_solid).pull()
 
-    with pytest.raises(BoundaryError, match=r"'nearest', .* on solid.0 rank 0, and .*'linear'"):
+    with pytest.raises(BoundaryError, match=message):
         run_modules({"fluid": fluid, "solid": solid})
 
 
