@@ -174,22 +174,23 @@ def test_modules_that_have_no_part_in_it_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_fluid", "of_solid", "message"),
+    ("of_fluid", "of_solid", "differ"),
     [
-        ({}, {"method": "nearest"}, r"'nearest', .* on solid.0 rank 0, and .*'linear'"),
-        ({"conservative": True}, {}, r"'linear', (True|False), .* on .* rank 0, and .*'linear', "),
-        ({}, {"conservative": True}, r"'linear', (True|False), .* on .* rank 0, and .*'linear', "),
+        ({}, {"method": "nearest"}, ["'linear'", "'nearest'"]),
+        ({"conservative": True}, {}, ["True", "False"]),
+        ({}, {"conservative": True}, ["True", "False"]),
     ],
 )
-def test_modules_have_to_agree(of_fluid: Any, of_solid: Any, message: str) -> None:
+def test_modules_have_to_agree(of_fluid: Any, of_solid: Any, differ: list[str]) -> None:
     def fluid(ctx: Context) -> None:
         MappedField(ctx, "f", "fluid", "solid", SOURCE, **of_fluid).push(np.zeros(40))
 
     def solid(ctx: Context) -> None:
         MappedField(ctx, "f", "fluid", "solid", TARGET, **of_solid).pull()
 
-    with pytest.raises(BoundaryError, match=message):
+    with pytest.raises(BoundaryError, match=r"is \(.* on \w+\.0 rank 0, and \(.* on \w") as raised:
         run_modules({"fluid": fluid, "solid": solid})
+    assert all(word in str(raised.value) for word in differ)  # whichever module is the first
 
 
 def test_points_of_all_ranks_have_as_many_coordinates() -> None:
