@@ -9,7 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from diel.coupling.acceleration import IQNILS as IQNILS
+    from diel.coupling.acceleration import Aitken as Aitken
+    from diel.coupling.acceleration import ConstantRelaxation as ConstantRelaxation
     from diel.coupling.address import Address as Address
+    from diel.coupling.mapped_field import MappedField as MappedField
+    from diel.coupling.mapping import mapping_weights as mapping_weights
     from diel.embedding import Executive as Executive
     from diel.executive.batch_scripts import batch_job as batch_job
     from diel.loading.context import Context as Context
@@ -52,7 +57,10 @@ __version__ = "0.1.0.dev0"
 
 # Module -> the public names that it defines; imported on first use.
 _PUBLIC = {
+    "coupling.acceleration": "Aitken ConstantRelaxation IQNILS",
     "coupling.address": "Address",
+    "coupling.mapped_field": "MappedField",
+    "coupling.mapping": "mapping_weights",
     "embedding": "Executive",
     "executive.batch_scripts": "batch_job",
     "loading.context": "Context",

@@ -29,6 +29,7 @@ PARTS = {
     ),
     "scikit-learn": ("bundled data and estimators", ""),
     "pillow": ("folders of images", ""),
+    "scipy": ("mapping between meshes that do not match", ""),
     "safetensors": (
         "checkpoints of networks, and the best network of a sweep for diel predict",
         "",

@@ -359,10 +359,14 @@ def test_tests_are_named_uniquely() -> None:
 def test_the_public_names_of_diel() -> None:
     assert diel.__all__ == [
         "ANY",
+        "IQNILS",
         "Address",
+        "Aitken",
+        "ConstantRelaxation",
         "Context",
         "Executive",
         "JsonLinesFile",
+        "MappedField",
         "OneOf",
         "Reporter",
         "ResultsTable",
@@ -385,6 +389,7 @@ def test_the_public_names_of_diel() -> None:
         "load_plugin",
         "load_workflow",
         "locate_function",
+        "mapping_weights",
         "open_regular",
         "open_run",
         "parse_json",
