@@ -214,7 +214,12 @@ TABLE = (
             ("repro.sh", "\nwait $L", "\nsleep 1; touch told; wait $L"),
         ),
     ),
-    repro("spill", times={r"resumed.*: exit 0": 2}, needs_root=True),
+    repro(
+        "spill",
+        times={r"resumed.*: exit 0": 2},
+        shorter=(("spill.py", "bytes(100_000), timeout=10)", "bytes(100_000), timeout=3)"),),
+        needs_root=True,
+    ),
     repro(
         "worker",
         times={r"diel run: exit 0$": 2},
