@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import diel, journal, run_dir, workflow
+from support import as_one_workflow, diel, journal, run_dir, workflow
 
 from modules.sweep.trainer_ranks import NOT_TRIED
 
@@ -36,6 +36,7 @@ SWEEP = """\
 name = "master"
 function = "modules.master:run"
 [module.options]
+trainer = "trainer"
 objective = "score"
 maximise = true
 space = {{ kind = {kinds} }}
@@ -54,27 +55,36 @@ def sweep(folder: Path, *kinds: str) -> Path:
     return workflow(folder, SWEEP.format(kinds=json.dumps(kinds)), m=FUNCTIONS)
 
 
-def trials(folder: Path, which: str = "") -> list[dict[str, Any]]:
-    path = run_dir(folder) / "sweeps" / f"search{which}.master{which}" / "trials.jsonl"
+def trials(folder: Path, prefix: str = "") -> list[dict[str, Any]]:
+    path = run_dir(folder) / "sweeps" / f"{prefix}search.{prefix}master" / "trials.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     return sorted(records, key=lambda record: record["trial"])
 
 
-def test_a_trial_that_fails_on_one_rank_fails_on_all_and_the_next_one_is_run(
-    tmp_path: Path,
-) -> None:
-    sweep(tmp_path, "fine", "one raises", "again", "both raise", "one raises too", "last")
-    finished = diel("run", "w.toml", cwd=tmp_path)
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of one run of two sweeps: of two ranks a trial, and of one to four."""
+    folder = tmp_path_factory.mktemp("two")
+    sweep(folder, "fine", "one raises", "again", "both raise", "one raises too", "last")
+    of_two = (folder / "w.toml").read_text()
+    groups(folder, "fine", "one raises", "last")
+    of_any = (folder / "w.toml").read_text().replace("./m.py", "./g.py")
+    toml = as_one_workflow({"two": of_two, "any": of_any})
+    finished = diel("run", workflow(folder, toml, m=FUNCTIONS, g=GROUPS), cwd=folder)
     assert finished.status == 0, finished.output
-    found = trials(tmp_path)
+    assert journal(folder)[-1]["tuples_left"] == 0
+    return folder
+
+
+def test_a_trial_that_fails_on_one_rank_fails_on_all_and_the_next_one_is_run(ran: Path) -> None:
+    found = trials(ran, "two_")
     failed, fine = [1, 3, 4], [0, 2, 5]
     assert [record["trial"] for record in found if record["state"] == "failed"] == failed
     assert [found[k]["metrics"] for k in fine] == [{"score": 2.0, "rank": 0}] * 3
     assert found[1]["reason"] == found[4]["reason"] == "rank 1: ValueError: in the middle"
     assert found[3]["reason"] == "ValueError: on all ranks"
-    log = (run_dir(tmp_path) / "logs" / "trainer.0.0.log").read_text()
+    log = (run_dir(ran) / "logs" / "two_trainer.0.0.log").read_text()
     assert 'raise ValueError("in the middle")' in log  # the traceback of rank 1
-    assert journal(tmp_path)[-1]["tuples_left"] == 0
 
 
 @pytest.mark.thorough
@@ -154,11 +164,9 @@ def groups(folder: Path, *kinds: str, sizes: list[int] = SIZES, module: str = ""
     return workflow(folder, text, m=GROUPS)
 
 
-def test_trials_have_the_ranks_that_their_points_need(tmp_path: Path) -> None:
-    groups(tmp_path, "fine", "one raises", "last")
-    finished = diel("run", "w.toml", cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    found = trials(tmp_path)
+def test_trials_have_the_ranks_that_their_points_need(ran: Path) -> None:
+    found = trials(ran, "any_")
+    assert len(found) == 3 * len(SIZES)
     for record in found:
         size, kind = record["parameters"]["size"], record["parameters"]["kind"]
         if kind == "one raises":
@@ -167,7 +175,6 @@ def test_trials_have_the_ranks_that_their_points_need(tmp_path: Path) -> None:
         else:
             assert record["metrics"] == {"score": size, "host": 0, "ranks": size}
             assert record["trainer"] % size == 0
-    assert journal(tmp_path)[-1]["tuples_left"] == 0
 
 
 @pytest.mark.thorough
@@ -211,22 +218,21 @@ def test_the_orders_of_a_copy_that_fails_are_given_out_again(
 
 NETWORKS = """\
 [[module]]
-name = "master{processes}"
+name = "master"
 function = "modules.master:run"
 [module.options]
-trainer = "trainer{processes}"
+trainer = "trainer"
 space = {{ hidden = [[8], [16]], learning_rate = [0.05, 0.1], epochs = 2 }}
 [[module]]
-name = "trainer{processes}"
+name = "trainer"
 function = "modules.trainer:run"
 processes = {processes}
 [module.options]
 dataset = "digits"
 {options}
 [[group]]
-name = "search{processes}"
-modules = ["master{processes}", "trainer{processes}"]
-depends = {depends}
+name = "search"
+modules = ["master", "trainer"]
 """
 
 
@@ -236,18 +242,15 @@ def test_networks_of_groups_are_those_of_copies_with_so_many_ranks(tmp_path: Pat
     """And of one rank, bit for bit, as many at once as there."""
     parallel, found = 'training.parallel = "data"', {}
     ways = {1: "", 2: parallel, 4: f'{parallel}\nranks = "hidden / 8"'}
-    depends = {1: [], 2: ["search1"], 4: ["search2"]}
-    workflow(
-        tmp_path,
-        "".join(
-            NETWORKS.format(processes=processes, options=options, depends=depends[processes])
-            for processes, options in ways.items()
-        ),
-    )
+    files = {
+        f"on_{processes}": NETWORKS.format(processes=processes, options=options)
+        for processes, options in ways.items()
+    }
+    workflow(tmp_path, as_one_workflow(files))
     finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
     for processes in ways:
-        found[processes] = [record["metrics"] for record in trials(tmp_path, str(processes))]
+        found[processes] = [record["metrics"] for record in trials(tmp_path, f"on_{processes}_")]
         for metrics in found[processes]:
             del metrics["training_time_s"]
     assert [metrics.pop("ranks") for metrics in found[4]] == [1, 1, 2, 2]
