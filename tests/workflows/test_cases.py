@@ -100,7 +100,7 @@ def grows_little(text: str) -> None:
 
 WAIT = "time.sleep(15)"
 UNTIL_TOLD = "[time.sleep(0.1) for _ in range(150) if not __import__('os').path.exists('told')]"
-"""As long at most, and until another says that it has done what this one waits for."""
+"""As long at most, and only until another has done what it waits for."""
 NVRTC = Path(sysconfig.get_path("purelib"), "nvidia", "cu13", "lib", "libnvrtc.so.13")
 ON_GPU = {"in_checkout": True, "environment": {"PYTHONPATH": GPU_PATH}}
 
@@ -178,8 +178,8 @@ TABLE = (
     repro("gone_sweep", r"sweep: exit 0", r"joined run: exit 0, \d\d? s"),
     repro(
         "memory",
-        r"ulimit -v 305000: exit 1",
-        r"ulimit -v 330000: exit 1",
+        r"ulimit -v 305000",
+        r"ulimit -v 330000",
         never=("exit 124", r"\(40 s: hung\).*exit 124"),
         # All below end as the first of these does, in OpenBLAS; the second one in Python.
         shorter=(("repro.sh", "290000 295000 300000 305000", "305000 330000"),),
