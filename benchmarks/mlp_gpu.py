@@ -188,6 +188,7 @@ def measure(
     restarts: int,
     blocks: int,
     compiled_depths: Sequence[int] = DEPTHS,
+    depths: Sequence[int] = DEPTHS,
 ) -> Iterator[harness.Result]:
     """Let the contenders train in turn, the deepest network first.
 
@@ -200,7 +201,7 @@ def measure(
                 stack.enter_context(harness.Worker(__file__, name, python, 2, setup))
                 for name, python in pythons.items()
             ]
-            for depth in reversed(DEPTHS):
+            for depth in reversed(depths):
                 for block in range(1 + blocks):  # the first warms up
                     losses = {}
                     for contender in list(contenders):
@@ -248,7 +249,8 @@ def main() -> None:
         write_setup(setup, samples, EPOCHS * (1 + blocks))
         # A network takes torch.compile some 10 s.
         compiled_depths = DEPTHS[-1:] if options.quick else DEPTHS
-        rows = measure(str(setup), pythons, version, restarts, blocks, compiled_depths)
+        depths = DEPTHS[:2] if options.tiny else DEPTHS
+        rows = measure(str(setup), pythons, version, restarts, blocks, compiled_depths, depths)
         harness.report(rows, options.json, **harness.gpu(), samples=str(samples))
 
 

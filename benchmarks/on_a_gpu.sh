@@ -76,7 +76,7 @@ prepare() {
 # -- options ---------------------------------------------------------------------------------------
 
 out=$PWD/benchmarks/results/$(date -u +%Y-%m-%dT%H-%M) minutes=18 python=python3 install=install version=3.12
-wheels='' kernels_file='' dry='' chosen=("${all[@]}") sizes=(--quick) packages=() pytest=(-v -p hypothesispytest) sanitized=''
+wheels='' kernels_file='' dry='' chosen=("${all[@]}") sizes=(--quick) packages=() pytest=(-v -p hypothesispytest) sanitized='' fewer=()
 while [ $# -gt 0 ]; do
     case $1 in
         --out | --minutes | --only | --tests | --failed | --sanitize | --wheels | --python | --kernels | --for | --prepare)
@@ -87,7 +87,7 @@ while [ $# -gt 0 ]; do
         --minutes) minutes=$2; shift ;;
         --only) IFS=, read -ra chosen <<<"$2"; shift ;;
         --full) sizes=("${sizes[@]/--quick/}") ;;
-        --tiny) sizes+=(--tiny) ;;
+        --tiny) sizes+=(--tiny) fewer=(--set module.master.options.trials=2) ;;
         --tests) pytest+=(-k "$2"); shift ;;
         --failed) failed_before=$(file_of "$1" "$2") || exit 2; chosen=(tests); shift ;;
         --sanitize) sanitized=$2 chosen=(sanitize); shift ;;
@@ -207,7 +207,7 @@ run() {
             step "$1" compute-sanitizer --tool memcheck --target-processes all "$python" -m pytest -x "${pytest[@]}" \
                 -o addopts=--import-mode=importlib -o faulthandler_timeout=0 -k "$sanitized" tests/gpu ;;
         digits_gpu)
-            step "$1" "$python" -m diel run workflows/digits_gpu.toml --runs "$results/runs"
+            step "$1" "$python" -m diel run workflows/digits_gpu.toml "${fewer[@]}" --runs "$results/runs"
             rm -rf "$results"/runs/*/workspace ;;
         *) step "$1" "$python" "benchmarks/$1.py" "${sizes[@]}" --json "$results/$1.json" ;;
     esac

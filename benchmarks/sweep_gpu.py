@@ -198,7 +198,7 @@ def measure(
     sizes: Sequence[int] = AT_ONCE[::2] if options.quick else AT_ONCE
     trials, epochs, blocks = TRIALS, EPOCHS, 2 if options.quick else 5
     if options.tiny:
-        sizes, trials, epochs = (4, 8), 16, 2
+        sizes, trials, epochs, blocks = (2, 4), 4, 1, 1
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         setup = folder / "heart.data"

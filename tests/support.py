@@ -6,11 +6,12 @@ import contextlib
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -264,6 +265,22 @@ def results(folder: Path) -> list[dict[str, str]]:
     """Return the rows of ``results.csv`` of the only run in a folder."""
     with (run_dir(folder) / "results.csv").open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def as_one_workflow(files: Mapping[str, str]) -> str:
+    """Return files of modules and groups, by stem, as one: each one's groups after those before.
+
+    Names of modules and groups begin with the stem of their file.
+    """
+    parts, before = [], ""
+    for stem, text in files.items():
+        for name in set(re.findall(r'(?m)^name = "(\w+)"', text)):
+            text = text.replace(f'"{name}"', f'"{stem}_{name}"')
+        groups = re.findall(r'\[\[group]]\nname = "(\w+)"', text)
+        first = f'\nname = "{groups[0]}"\n'
+        parts.append(text.replace(first, f"{first}depends = [{before}]\n"))
+        before = f'"{groups[-1]}"'
+    return "\n".join(parts)
 
 
 def workflow(folder: Path, toml: str, **files: str) -> Path:

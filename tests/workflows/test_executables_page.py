@@ -7,7 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import ROOT, Finished, diel, journal, mpi_implementation, run_dir
+from support import (
+    ROOT,
+    Finished,
+    as_one_workflow,
+    diel,
+    journal,
+    mpi_implementation,
+    run_dir,
+)
 
 from diel.cli.completion import levels
 from diel.cli.main import build_parser
@@ -28,12 +36,26 @@ def files() -> dict[str, str]:
     return dict(found)
 
 
+def written(folder: Path) -> Path:
+    for name, content in files().items():
+        (folder / name).write_text(content)
+    (folder / "palette.txt").write_text("red\ngreen\n")
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, content in files().items():
-        (tmp_path / name).write_text(content)
-    (tmp_path / "palette.txt").write_text("red\ngreen\n")
-    return tmp_path
+    return written(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """Return the folder of one run of several files, and how it ended."""
+    folder = written(tmp_path_factory.mktemp("page"))
+    stems = ("render", "cases", "attempts", "long")
+    toml = as_one_workflow({stem: (folder / f"{stem}.toml").read_text() for stem in stems})
+    (folder / "together.toml").write_text(toml)
+    return folder, run(folder, "together.toml")
 
 
 def run(folder: Path, name: str) -> Finished:
@@ -64,41 +86,44 @@ def test_every_file_of_the_page_is_tested() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("once")
-def test_each_copy_has_arguments_a_folder_and_an_input_of_its_own(folder: Path) -> None:
-    run(folder, "render.toml")
+def test_each_copy_has_arguments_a_folder_and_an_input_of_its_own(
+    ran: tuple[Path, Finished],
+) -> None:
+    folder, _ = ran
     for copy in range(3):
         said = f"frame {copy} of 3: --shade={copy}, 64 pixels, red\n"
-        assert log(folder, f"frame.{copy}.0.log") == said
+        assert log(folder, f"render_frame.{copy}.0.log") == said
         place = run_dir(folder) / "frames" / str(copy)
         assert (place / "where.txt").read_text() == f"{place}\n"
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("once")
-def test_copies_share_the_tasks(folder: Path) -> None:
-    run(folder, "cases.toml")
+def test_copies_share_the_tasks(ran: tuple[Path, Finished]) -> None:
+    folder, _ = ran
     for task in range(20):
         assert (run_dir(folder) / f"{task}.txt").read_text() == f"{task}: {task**2}\n"
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "file", "words"),
-    [
-        ("long.toml", "solver.0.0.log", "step 20; the end is in 3"),
-        ("licences.toml", "solve.0.0.log", "a solution, with both licences"),
-    ],
-)
 @pytest.mark.usefixtures("once")
-def test_limits_and_resources(name: str, file: str, words: str, folder: Path) -> None:
-    run(folder, name)
-    assert log(folder, file).startswith(words)
+def test_limits(ran: tuple[Path, Finished]) -> None:
+    folder, _ = ran
+    assert log(folder, "long_solver.0.0.log").startswith("step 20; the end is in 3")
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("once")
-def test_tasks_may_fail(folder: Path) -> None:
-    assert "19 of 20 tasks, 1 failed: 7" in run(folder, "attempts.toml").stdout
+def test_resources(folder: Path) -> None:
+    run(folder, "licences.toml")
+    assert log(folder, "solve.0.0.log").startswith("a solution, with both licences")
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("once")
+def test_tasks_may_fail(ran: tuple[Path, Finished]) -> None:
+    _, finished = ran
+    assert "19 of 20 tasks, 1 failed: 7" in finished.stdout
 
 
 def test_what_is_up_to_date_is_not_run_again(folder: Path) -> None:

@@ -14,5 +14,6 @@ from workflows.killed_trainers import Plan, kill_trainers
 def test_a_sweep_ends_as_if_no_trainer_had_been_killed(way: str, tmp_path: Path) -> None:
     if way == "continue" and mpi_implementation() != "Open MPI":
         pytest.skip("only Open MPI lets ranks live on when one is killed")
-    plan = Plan(way, trials=80, trial_s=0.05, trainers=3, kills=2, every_s=0.3)
+    trainers = 2 if way == "restarts" else 3  # of three two may be gone
+    plan = Plan(way, trials=80, trial_s=0.05, trainers=trainers, kills=2, every_s=0.3)
     assert kill_trainers(tmp_path, plan, timeout_s=150).kills == 2

@@ -73,7 +73,11 @@ def test_from_a_first_grid_to_nested_evaluation(tmp_path: Path) -> None:
 def follow(steps: Iterable[Block], folder: Path) -> list[str]:
     """Write the files, run the commands and compare what they print; return the blocks' kinds."""
     here = str(Path(sys.executable).parent)
-    environment = {"PATH": f"{here}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        "PATH": f"{here}:{os.environ['PATH']}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the tests of the page need no plugin
+    }
     output = ""
     kinds = []
     for block in steps:

@@ -7,11 +7,12 @@ import random
 from pathlib import Path
 
 import pytest
-from support import diel, run_dir, workflow
+from support import Finished, diel, run_dir, status_of, workflow
 
 import dnn
 from diel import open_run
 from diel.errors import RunDirectoryError
+from diel.loading.environment import THREAD_VARIABLES
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
@@ -76,7 +77,18 @@ def rows(path: Path, seed: int) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("once")
-def test_networks_of_several_ranks_and_of_a_function_of_ones_own(tmp_path: Path) -> None:
+def test_networks_of_several_ranks_and_of_a_function_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def predict(*command: object) -> Finished:
+        """Do within this process what a command does, which has been started by itself before."""
+        capfd.readouterr()
+        status = status_of(*command)
+        return Finished(int(str(status or 0)), *capfd.readouterr(), 0.0)
+
+    for variable in THREAD_VARIABLES:  # the command sets them: give them back afterwards
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.chdir(tmp_path)
     rows(tmp_path / "mine.csv", 1)
     rows(tmp_path / "new.csv", 2)
     done = diel("run", workflow(tmp_path, SWEEPS, m=MINE), cwd=tmp_path)
@@ -103,7 +115,7 @@ def test_networks_of_several_ranks_and_of_a_function_of_ones_own(tmp_path: Path)
     # Another trial is trained again, once, and what that prints is in no table.
     other = 1 - best["trial"]
     command = ["predict", path, "new.csv", "--sweep", "search.master", "--trial", other]
-    first, again = (diel(*command, cwd=tmp_path) for _ in range(2))
+    first, again = diel(*command, cwd=tmp_path), predict(*command)
     assert first.status == again.status == 0, first.output
     assert first.stdout == again.stdout
     assert first.stdout.startswith("row,predicted,probability\n1,")
@@ -114,7 +126,7 @@ def test_networks_of_several_ranks_and_of_a_function_of_ones_own(tmp_path: Path)
 
     # The average of two, which are chosen once.
     command = ["predict", path, "new.csv", "--sweep", "search.master", "--average", 2]
-    first, again = (diel(*command, cwd=tmp_path) for _ in range(2))
+    first, again = diel(*command, cwd=tmp_path), predict(*command)
     assert first.status == again.status == 0, first.output
     assert first.stdout == again.stdout
     assert "the best trial alone" in first.stderr
@@ -132,7 +144,7 @@ def test_networks_of_several_ranks_and_of_a_function_of_ones_own(tmp_path: Path)
     done = diel("predict", path, "new.csv", "--sweep", "own.alone", "--trial", 1, cwd=tmp_path)
     assert done.status == 2
     assert "no model of trial 1: ./m.py:train writes no models" in done.stderr
-    done = diel("predict", path, "new.csv", "--sweep", "search.master", "--trial", 9, cwd=tmp_path)
+    done = predict("predict", path, "new.csv", "--sweep", "search.master", "--trial", 9)
     assert (done.status, done.stdout) == (2, "")
     assert "search.master of " in done.stderr
     assert "has no trial 9" in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import diel, journal, run_dir, workflow
+from support import as_one_workflow, diel, journal, run_dir, workflow
 
 from modules.sweep.trainer_ranks import NOT_TRIED
 
@@ -21,9 +21,6 @@ def train(parameters, report):
         raise ValueError("on all ranks")
     if kind in ("one raises", "one raises too") and rank == 1:
         raise ValueError("in the middle")
-    if kind == "one dies" and rank == 1 and not os.path.exists(report.folder / "died"):
-        (report.folder / "died").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
     if kind == "always dies" and rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "one raises in MPI" and rank == 1:
@@ -39,6 +36,7 @@ SWEEP = """\
 name = "master"
 function = "modules.master:run"
 [module.options]
+trainer = "trainer"
 objective = "score"
 maximise = true
 space = {{ kind = {kinds} }}
@@ -57,27 +55,36 @@ def sweep(folder: Path, *kinds: str) -> Path:
     return workflow(folder, SWEEP.format(kinds=json.dumps(kinds)), m=FUNCTIONS)
 
 
-def trials(folder: Path) -> list[dict[str, Any]]:
-    path = run_dir(folder) / "sweeps" / "search.master" / "trials.jsonl"
+def trials(folder: Path, prefix: str = "") -> list[dict[str, Any]]:
+    path = run_dir(folder) / "sweeps" / f"{prefix}search.{prefix}master" / "trials.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     return sorted(records, key=lambda record: record["trial"])
 
 
-def test_a_trial_that_fails_on_one_rank_fails_on_all_and_the_next_one_is_run(
-    tmp_path: Path,
-) -> None:
-    sweep(tmp_path, "fine", "one raises", "again", "both raise", "one raises too", "last")
-    finished = diel("run", "w.toml", cwd=tmp_path)
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of one run of two sweeps: of two ranks a trial, and of one to four."""
+    folder = tmp_path_factory.mktemp("two")
+    sweep(folder, "fine", "one raises", "again", "both raise", "one raises too", "last")
+    of_two = (folder / "w.toml").read_text()
+    groups(folder, "fine", "one raises", "last")
+    of_any = (folder / "w.toml").read_text().replace("./m.py", "./g.py")
+    toml = as_one_workflow({"two": of_two, "any": of_any})
+    finished = diel("run", workflow(folder, toml, m=FUNCTIONS, g=GROUPS), cwd=folder)
     assert finished.status == 0, finished.output
-    found = trials(tmp_path)
+    assert journal(folder)[-1]["tuples_left"] == 0
+    return folder
+
+
+def test_a_trial_that_fails_on_one_rank_fails_on_all_and_the_next_one_is_run(ran: Path) -> None:
+    found = trials(ran, "two_")
     failed, fine = [1, 3, 4], [0, 2, 5]
     assert [record["trial"] for record in found if record["state"] == "failed"] == failed
     assert [found[k]["metrics"] for k in fine] == [{"score": 2.0, "rank": 0}] * 3
     assert found[1]["reason"] == found[4]["reason"] == "rank 1: ValueError: in the middle"
     assert found[3]["reason"] == "ValueError: on all ranks"
-    log = (run_dir(tmp_path) / "logs" / "trainer.0.0.log").read_text()
+    log = (run_dir(ran) / "logs" / "two_trainer.0.0.log").read_text()
     assert 'raise ValueError("in the middle")' in log  # the traceback of rank 1
-    assert journal(tmp_path)[-1]["tuples_left"] == 0
 
 
 @pytest.mark.thorough
@@ -94,25 +101,28 @@ def test_a_copy_fails_whose_rank_cannot_be_told(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("once")
 def test_a_sweep_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> None:
-    """A trial is tried twice: one that kills its rank each time is passed over from then on."""
-    sweep(tmp_path, "fine", "one dies", "always dies", "last")
-    commands = [["run", "w.toml"], *[["run", "--resume", "the run"]] * 3]
+    """A trial is tried twice: one that kills its rank each time is passed over from then on.
+
+    One that kills it once is in the next test of a death.
+    """
+    sweep(tmp_path, "fine", "always dies", "last")
+    commands = [["run", "w.toml"], *[["run", "--resume", "the run"]] * 2]
     for number, command in enumerate(commands):
         command = [str(run_dir(tmp_path)) if part == "the run" else part for part in command]
         finished = diel(*command, cwd=tmp_path)
-        if number == 3:
+        if number == 2:
             break
         assert finished.status == 1
-        assert f"trial {min(number, 1) + 1} was under way on trainer.0" in finished.stderr
+        assert "trial 1 was under way on trainer.0" in finished.stderr
         assert f"diel run --resume {run_dir(tmp_path)} goes on" in finished.stderr
     assert finished.status == 0, finished.output
     found = trials(tmp_path)
-    assert [record["trial"] for record in found if record["state"] == "failed"] == [2]
-    assert found[2]["reason"] == NOT_TRIED
-    assert [found[k]["metrics"]["score"] for k in (0, 1, 3)] == [2.0] * 3
+    assert [record["trial"] for record in found if record["state"] == "failed"] == [1]
+    assert found[1]["reason"] == NOT_TRIED
+    assert [found[k]["metrics"]["score"] for k in (0, 2)] == [2.0] * 2
     log = (run_dir(tmp_path) / "logs" / "master.0.0.log").read_text()
-    for trial, care in ((1, "tried once more"), (2, "tried once more"), (2, "not tried again")):
-        text = f"trial {trial} was under way on trainer.0 when the run was ended: it is {care}"
+    for care in ("tried once more", "not tried again"):
+        text = f"trial 1 was under way on trainer.0 when the run was ended: it is {care}"
         assert log.count(text) == 1  # not for each of its ranks
 
 
@@ -144,18 +154,19 @@ def train(parameters, report):
 """
 
 
-def groups(folder: Path, *kinds: str, module: str = "") -> Path:
-    text = SWEEP.format(kinds=json.dumps(kinds) + ", size = [1, 3, 2, 4]")
-    text = text.replace("processes = 2", f"processes = 4\n{module}")
+SIZES = [1, 3, 2, 4]
+
+
+def groups(folder: Path, *kinds: str, sizes: list[int] = SIZES, module: str = "") -> Path:
+    text = SWEEP.format(kinds=f"{json.dumps(kinds)}, size = {sizes}")
+    text = text.replace("processes = 2", f"processes = {max(sizes)}\n{module}")
     text = text.replace('"./m.py:train"', '"./m.py:train", ranks = "./m.py:ranks"')
     return workflow(folder, text, m=GROUPS)
 
 
-def test_trials_have_the_ranks_that_their_points_need(tmp_path: Path) -> None:
-    groups(tmp_path, "fine", "one raises", "last")
-    finished = diel("run", "w.toml", cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    found = trials(tmp_path)
+def test_trials_have_the_ranks_that_their_points_need(ran: Path) -> None:
+    found = trials(ran, "any_")
+    assert len(found) == 3 * len(SIZES)
     for record in found:
         size, kind = record["parameters"]["size"], record["parameters"]["kind"]
         if kind == "one raises":
@@ -164,7 +175,6 @@ def test_trials_have_the_ranks_that_their_points_need(tmp_path: Path) -> None:
         else:
             assert record["metrics"] == {"score": size, "host": 0, "ranks": size}
             assert record["trainer"] % size == 0
-    assert journal(tmp_path)[-1]["tuples_left"] == 0
 
 
 @pytest.mark.thorough
@@ -184,22 +194,26 @@ def test_a_sweep_in_groups_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("module", "words"),
+    ("sizes", "module", "words"),
     [
-        ("retries = 1", "starts again: RankGroupFailed"),
-        ('copies = 2\non_failure = "continue"', "the run goes on without it: RankGroupFailed"),
+        (SIZES, "retries = 1", "starts again: RankGroupFailed"),
+        (
+            [1, 2],
+            'copies = 2\non_failure = "continue"',
+            "the run goes on without it: RankGroupFailed",
+        ),
     ],
     ids=["again", "without it"],
 )
 @pytest.mark.usefixtures("once")
 def test_the_orders_of_a_copy_that_fails_are_given_out_again(
-    module: str, words: str, tmp_path: Path
+    sizes: list[int], module: str, words: str, tmp_path: Path
 ) -> None:
-    groups(tmp_path, "fine", "cannot be told", "last", module=module)
+    groups(tmp_path, "fine", "cannot be told", "last", sizes=sizes, module=module)
     finished = diel("run", "w.toml", cwd=tmp_path)
     assert finished.status == 0, finished.output
     assert words in finished.output
-    assert [record["metrics"]["score"] for record in trials(tmp_path)] == [1, 3, 2, 4] * 3
+    assert [record["metrics"]["score"] for record in trials(tmp_path)] == sizes * 3
 
 
 NETWORKS = """\
@@ -207,6 +221,7 @@ NETWORKS = """\
 name = "master"
 function = "modules.master:run"
 [module.options]
+trainer = "trainer"
 space = {{ hidden = [[8], [16]], learning_rate = [0.05, 0.1], epochs = 2 }}
 [[module]]
 name = "trainer"
@@ -226,16 +241,16 @@ modules = ["master", "trainer"]
 def test_networks_of_groups_are_those_of_copies_with_so_many_ranks(tmp_path: Path) -> None:
     """And of one rank, bit for bit, as many at once as there."""
     parallel, found = 'training.parallel = "data"', {}
-    for processes, options in {
-        1: "",
-        2: parallel,
-        4: f'{parallel}\nranks = "hidden / 8"',
-    }.items():
-        (folder := tmp_path / str(processes)).mkdir()
-        workflow(folder, NETWORKS.format(processes=processes, options=options))
-        finished = diel("run", "w.toml", cwd=folder)
-        assert finished.status == 0, finished.output
-        found[processes] = [record["metrics"] for record in trials(folder)]
+    ways = {1: "", 2: parallel, 4: f'{parallel}\nranks = "hidden / 8"'}
+    files = {
+        f"on_{processes}": NETWORKS.format(processes=processes, options=options)
+        for processes, options in ways.items()
+    }
+    workflow(tmp_path, as_one_workflow(files))
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    for processes in ways:
+        found[processes] = [record["metrics"] for record in trials(tmp_path, f"on_{processes}_")]
         for metrics in found[processes]:
             del metrics["training_time_s"]
     assert [metrics.pop("ranks") for metrics in found[4]] == [1, 1, 2, 2]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gzip
+import importlib.util
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +14,8 @@ import numpy as np
 import pytest
 from support import (
     DATA,
-    THOROUGH,
     WORKFLOWS,
+    as_one_workflow,
     check_end,
     diel,
     mpirun_diel,
@@ -31,6 +34,7 @@ OWN_TEST = {
         "heart_search",
         "hello",
     ),
+    "penguins",
     "pipeline",  # test_trace_runs
     "refine",  # test_when_runs
     *("mnist_allreduce", "mnist_server", "mnist_asgd", "mnist_local_sgd", "mnist_pipeline"),
@@ -43,30 +47,65 @@ OWN_TEST = {
     "elastic_tube",  # test_elastic_tube
     *("greetings", "scaling"),  # test_moving_here
 }
-FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in OWN_TEST]
-HEART = DATA / "heart" / "processed.cleveland.data"
-NEEDS_DATA = {"heart_grid": HEART}
-TRAINING = (
+SWEEPS = (
     *("cancer_grid", "diabetes_regression", "digits_brackets", "digits_convolution"),
-    *("digits_auto", "digits_front", "digits_layers", "digits_patience", "digits_population"),
-    *("digits_constraints", "digits_ranks", "digits_ranks_by_size"),
-    *("heart_grid", "tickets"),
+    *("digits_auto", "digits_fine_tuning", "digits_front", "digits_layers", "digits_patience"),
+    *("digits_population", "digits_constraints", "digits_ranks", "digits_ranks_by_size"),
+    *("digits_tensorboard", "heart_grid", "image_labels", "tickets"),
 )
+TRIALS = {"digits_brackets": 48, "digits_front": 32, "digits_population": 32}
+"""Of three brackets, and of two generations; of other searches at most 24."""
+FILES = [
+    file
+    for file in sorted(WORKFLOWS.glob("*.toml"))
+    if file.stem not in OWN_TEST and file.stem not in SWEEPS
+]
+HEART = DATA / "heart" / "processed.cleveland.data"
 
 
 @pytest.mark.sample
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 @pytest.mark.usefixtures("once")
 def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
-    data = NEEDS_DATA.get(file.stem)
-    if data is not None and not data.exists():
-        pytest.skip(f"there is no {data}; set DIEL_DATA")
-    if file.stem == "digits_tensorboard":
-        pytest.importorskip("tensorboardX", reason="it writes event files")
-    if file.stem in TRAINING:  # more of them show nothing else
-        file = shortened(file.name, tmp_path, epochs="1")
-    finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
+    finished = diel("run", file, cwd=tmp_path)
     check_end(finished, tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.usefixtures("once")
+def test_files_of_sweeps_run(tmp_path: Path) -> None:
+    """Every file as a group of one run: to start each would take twice as long.
+
+    With one epoch and few trials: more of them show nothing else.
+    """
+    lacks = {
+        "heart_grid": not HEART.exists(),
+        "digits_tensorboard": importlib.util.find_spec("tensorboardX") is None,
+    }
+    parts = {}
+    for stem in (stem for stem in SWEEPS if not lacks.get(stem)):
+        text = shortened(f"{stem}.toml", tmp_path, epochs="1").read_text()
+        head, begin, text = text.partition("[[module]]")
+        said = re.sub(r"(?m)^#.*\n|^\n", "", head)
+        assert said == f'[workflow]\nname = "{stem.replace("_", "-")}"\n'
+        text = begin + text
+        for trials in re.findall(r"(?m)^trials = (\d+)", text):
+            few = min(int(trials), TRIALS.get(stem, 24))
+            text = text.replace(f"\ntrials = {trials}", f"\ntrials = {few}")
+        options = '"modules.master:run"\n\n[module.options]\n'
+        parts[stem] = text.replace(options, f'{options}trainer = "trainer"\n')
+    toml = as_one_workflow(parts)
+    (tmp_path / "all.toml").write_text(toml)
+    faulthandler.cancel_dump_traceback_later()  # the run has a limit of its own
+    environment = {"DIEL_DATA": str(DATA)}
+    line = ("run", "-n", 5, "all.toml")
+    finished = diel(*line, cwd=tmp_path, environment=environment, timeout_s=400)
+    check_end(finished, tmp_path)
+    ended = {record["module"] for record in records_of(tmp_path, "CopyFinished")}
+    assert ended == set(re.findall(r'\[\[module]]\nname = "(\w+)"', toml))
+    tables = run_dir(tmp_path).glob("sweeps/*/trials.jsonl")
+    assert len([*tables]) == len(parts)
 
 
 @pytest.mark.thorough
@@ -75,12 +114,11 @@ def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
 def test_a_network_learns_mnist(tmp_path: Path) -> None:
     if not (DATA / "mnist").exists():
         pytest.skip(f"there is no {DATA / 'mnist'}; set DIEL_DATA")
-    epochs, least = (5, 0.98) if THOROUGH else (2, 0.97)
-    file = shortened("mnist_mlp.toml", tmp_path, epochs=str(epochs), threads="1")
+    file = shortened("mnist_mlp.toml", tmp_path, epochs="2", threads="1")
     finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
     assert finished.status == 0, finished.output
     (row,) = results(tmp_path)
-    assert float(row["accuracy"]) >= least
+    assert float(row["accuracy"]) >= 0.97
     returned = [r["returned"] for r in records_of(tmp_path, "CopyFinished")]
     assert returned == [{name: pytest.approx(float(value)) for name, value in row.items()}]
 
@@ -95,8 +133,8 @@ def shortened(file: str, folder: Path, **options: str) -> Path:
         text, count = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", text)
         if not count:
             text = text.replace("\nseed = 1\n", f"\nseed = 1\n{name} = {value}\n")
-    for code in ("image_network.py", "mnist_mlp.py", "penguins.csv", "tickets.csv"):
-        (folder / code).write_text((WORKFLOWS / code).read_text())
+    others = shutil.ignore_patterns("*.toml", "__pycache__")
+    shutil.copytree(WORKFLOWS, folder, ignore=others, dirs_exist_ok=True)
     (folder / file).write_text(text)
     return folder / file
 
@@ -222,7 +260,7 @@ def test_hello_exchanges_tuples(tmp_path: Path) -> None:
 def test_digits_sweep_is_good_and_the_same_for_any_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     tables = []
-    file = shortened("digits_grid.toml", tmp_path, epochs="8")
+    file = shortened("digits_grid.toml", tmp_path, epochs="3")
     for name, start, trainers in [
         ("one", partial(mpirun_diel, 4, "run", file), [1]),
         ("three", partial(diel, "run", "-n", 6, file), [2, 3]),
@@ -285,20 +323,17 @@ def test_the_number_of_threads_comes_from_the_file(tmp_path: Path) -> None:
 def test_the_heart_search_reports_the_honest_figure_first(tmp_path: Path) -> None:
     if not HEART.exists():
         pytest.skip(f"there is no {HEART}; set DIEL_DATA")
-    file, trials = WORKFLOWS / "heart_search.toml", 200
-    if not THOROUGH:
-        trials = 30
-        file = shortened("heart_search.toml", tmp_path, trials=str(trials), epochs="12")
-        file.write_text(file.read_text().replace("inner_folds = 4", "inner_folds = 2"))
+    file = shortened("heart_search.toml", tmp_path, trials="30", epochs="12")
+    file.write_text(file.read_text().replace("inner_folds = 4", "inner_folds = 2"))
     finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
     check_end(finished, tmp_path)
     honest = re.search(r"accuracy, nested cross-validation .*: (0\.\d+)", finished.stdout)
-    naive = re.search(rf"best of {trials} on the rows that chose it: (0\.\d+)", finished.stdout)
+    naive = re.search(r"best of 30 on the rows that chose it: (0\.\d+)", finished.stdout)
     assert honest is not None
     assert naive is not None
     assert honest.start() < naive.start()
     assert "\nhonest: 10 best of 12 by highest accuracy" in finished.stdout
-    assert f"\npapers: 10 best of {trials} by highest accuracy" in finished.stdout
+    assert "\npapers: 10 best of 30 by highest accuracy" in finished.stdout
     assert 0.78 <= float(honest[1]) <= 0.88
     assert float(naive[1]) >= 0.93
     assert "luck alone can give 0." in finished.stdout

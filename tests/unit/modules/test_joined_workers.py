@@ -663,3 +663,12 @@ def test_a_place_that_no_file_can_have_is_a_damaged_part(place: object, tmp_path
         file.write_text(json.dumps({field: place}))
         with pytest.raises(LedgerError, match="nobody knows in which sweep"):
             Participation.of_run(tmp_path / field)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000], ids=["empty", "list", "nested"])
+def test_what_is_no_table_is_a_damaged_part(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "sweeps" / "takes-part.json"
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(LedgerError, match="nobody knows in which sweep"):
+        Participation.of_run(tmp_path)
