@@ -473,22 +473,22 @@ def expected_trials(kills: int) -> list[Any]:
 
 
 KINDS = {
-    "trainer": 4,
-    "master": 2,
-    "add": 2,
-    "rank 0": 2,
-    "server": 2,
-    "mpiexec": 2,
+    "trainer": 2,
+    "master": 1,
+    "add": 1,
+    "rank 0": 1,
+    "server": 1,
+    "mpiexec": 1,
     "mpiexec's supervisor": 1,
-    "everything": 2,
+    "everything": 1,
     "command": 1,
-    "tool's supervisor": 3,
-    "stopped": 5,
+    "tool's supervisor": 2,
+    "stopped": 2,
     "stopped for good": 1,
-    "clock set": 2,
+    "clock set": 1,
     "full disk": 1,
 }
-"""How often each is drawn in thirty."""
+"""How often each is drawn in seventeen."""
 
 
 def draw(kills: int, dice: random.Random) -> Iterator[str]:
