@@ -13,7 +13,7 @@ from diel.run.directory import RunDirectory
 from diel.run.tasks import _merged
 
 KILLS = 30 if THOROUGH else 2
-COUNT = 44 if THOROUGH else 12
+COUNT = 64 if THOROUGH else 12
 """So many tasks there are, and so many elements of two steps."""
 WORKFLOW = f"""\
 [[module]]
