@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -151,14 +152,16 @@ def mpirun_diel(ranks: int, *arguments: object, cwd: Path, **options: object) ->
 
 
 @contextlib.contextmanager
-def started_diel(*arguments: object, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+def started_diel(
+    *arguments: object, cwd: Path, output: int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
     """Run the command line in the background; it is killed, if need be, when the block is left."""
     process = subprocess.Popen(
         [sys.executable, "-m", "diel", *map(str, arguments)],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
         text=True,
     )
     try:
@@ -213,6 +216,32 @@ def kill_all_in(folder: Path) -> None:
             with contextlib.suppress(OSError):
                 if (process / "cwd").resolve() == folder.resolve():
                     os.kill(int(process.name), signal.SIGKILL)
+
+
+def killed_diel(
+    *arguments: object,
+    cwd: Path,
+    when: Callable[[], bool],
+    delay_s: float,
+    draw: random.Random | None = None,
+) -> None:
+    """Run the command line, and kill it so long after something is so; return when nothing is left.
+
+    All of its processes are killed, or, with `draw`, in three of five cases one after the other.
+    """
+    from workflows.kills import family
+
+    with started_diel(*arguments, cwd=cwd, output=subprocess.DEVNULL) as started:
+        wait_until(lambda: started.poll() is not None or when())
+        time.sleep(delay_s)
+        while draw is not None and started.poll() is None and draw.random() > 0.4:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(draw.choice(family(started.pid)), signal.SIGKILL)
+            # A program that ignores the death of its child goes on.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                started.wait(0.3)
+        kill_all_in(cwd)
+    wait_until(lambda: not processes_in(cwd))
 
 
 def run_dir(folder: Path) -> Path:

@@ -1,60 +1,17 @@
-"""Elements of foreach: whatever fails or is killed, what has ended well is not done again."""
+"""Elements of foreach: whatever fails, what has ended well is not done again."""
 
 from __future__ import annotations
 
 import csv
 import json
-import random
-import time
 from pathlib import Path
 from typing import Any
 
-from support import (
-    ROOT,
-    THOROUGH,
-    diel,
-    kill_all_in,
-    processes_in,
-    records_of,
-    run_dir,
-    started_diel,
-    wait_until,
-    workflow,
-)
+from support import ROOT, diel, run_dir, workflow
 
 from diel.run.directory import RunDirectory
 
-KILLS = 30 if THOROUGH else 2
-ELEMENTS = 44 if THOROUGH else 12
 TABLE = "elements/cases.csv"
-KILLED = """\
-[[module]]
-name = "first"
-executable = ["sh", "-c", "echo >> ran/first.${n}; sleep 0.1; echo ${n} > '{element_dir}/n'"]
-[[module]]
-name = "second"
-executable = ["sh", "square.sh", "${n}", "{element_dir}"]
-[[module]]
-name = "sum"
-executable = ["sh", "-c", "cat out/* | sort -n > sum.txt; echo >> ran/sum"]
-[[group]]
-name = "cases"
-groups = ["prepare", "square"]
-foreach = "cases.csv"
-at_once = 2
-[[group]]
-name = "prepare"
-modules = ["first"]
-[[group]]
-name = "square"
-modules = ["second"]
-depends = ["prepare"]
-[[group]]
-name = "together"
-modules = ["sum"]
-depends = ["cases"]
-"""
-SQUARE = "echo >> ran/second.$1; sleep 0.1; n=$(cat $2/n); echo $((n * n)) > out/$1"
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
@@ -64,54 +21,6 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 def is_end_of(record: dict[str, Any], group: str) -> bool:
     return record["event"] == "GroupFinished" and record["group"] == group
-
-
-def test_what_has_ended_is_not_done_twice_whenever_the_run_is_killed(tmp_path: Path) -> None:
-    draw = random.Random(11)
-    for folder in ("ran", "out"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "square.sh").write_text(SQUARE)
-    numbers = "\n".join(map(str, range(ELEMENTS)))
-    (tmp_path / "cases.csv").write_text(f"n\n{numbers}\n")
-    file = workflow(tmp_path, KILLED)
-    ended: dict[str, int] = {}
-
-    def executions(name: str) -> int:
-        ran = tmp_path / "ran" / name
-        return len(ran.read_text().splitlines()) if ran.exists() else 0
-
-    def all_executions() -> int:
-        return sum(len(ran.read_text().splitlines()) for ran in (tmp_path / "ran").iterdir())
-
-    def note_ended() -> None:
-        for record in records_of(tmp_path, "CopyFinished"):
-            if "-" in record["module"]:
-                name, _, number = record["module"].rpartition("-")
-                times = ended.setdefault(f"{name}.{number}", executions(f"{name}.{number}"))
-                assert executions(f"{name}.{number}") == times, record
-
-    kills = 0
-    while kills < KILLS and not executions("sum"):
-        line = ["run", "--resume", run_dir(tmp_path)] if kills else ["run", file]
-        enough = all_executions() + draw.randint(2, 3)
-        with started_diel(*line, cwd=tmp_path) as started:
-            wait_until(lambda: started.poll() is not None or all_executions() >= enough)  # noqa: B023
-            time.sleep(draw.random() * 0.25)
-            kill_all_in(tmp_path)
-        wait_until(lambda: not processes_in(tmp_path))
-        note_ended()
-        kills += 1
-    print(f"{kills} kills, {all_executions()} executions of {2 * ELEMENTS}, {len(ended)} noted")
-    if not executions("sum"):
-        finished = diel("run", "--resume", run_dir(tmp_path), cwd=tmp_path)
-        assert finished.status == 0, finished.output
-    note_ended()
-    assert len(ended) == 2 * ELEMENTS
-    squares = (tmp_path / "sum.txt").read_text().split()
-    assert [int(square) for square in squares] == [number**2 for number in range(ELEMENTS)]
-    table = rows_of(run_dir(tmp_path) / TABLE)
-    assert [row["outcome"] for row in table] == ["finished"] * ELEMENTS
-    assert [int(row["n"]) for row in table] == [*range(ELEMENTS)]
 
 
 def test_failed_elements_are_repeated_and_what_came_after(tmp_path: Path) -> None:

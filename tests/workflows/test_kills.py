@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import THOROUGH
 
-KILLS = 30 if THOROUGH else 8
+KILLS = 17 if THOROUGH else 8  # of each kind one at least
 SEED = int(os.environ.get("DIEL_KILLS_SEED", "1"))
 
 
@@ -28,4 +28,4 @@ def test_a_run_that_is_killed_in_every_way_ends_as_if_it_had_not_been(tmp_path: 
     tally = kill_again_and_again(tmp_path, KILLS, SEED)
     print(f"seed {SEED}: {dict(tally)}")
     assert sum(tally.values()) == KILLS, tally
-    assert tally["nobody there"] <= KILLS // 2, tally
+    assert tally["nobody there"] <= 2, tally

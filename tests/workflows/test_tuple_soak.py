@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import THOROUGH, diel, journal
 
-SECONDS = 15 if THOROUGH else 2
+SECONDS = 6 if THOROUGH else 2
 MODULE = Path(__file__).parent / "tuple_soak.py"
 
 WORKFLOW = """

@@ -2,8 +2,8 @@
 
 Each file is damaged in each way, and each command and each reader of a rank answers in words.
 
-Which of hundreds of damages are done to a file is drawn with a fixed seed: two of them, or forty in
-thorough tests.
+Which of hundreds of damages are done to a file is drawn with a fixed seed: one of them, or three in
+thorough tests, other ones in a run of each kind.
 """
 
 from __future__ import annotations
@@ -182,8 +182,7 @@ def commands(path: Path, other: Path) -> list[list[str]]:
         ["explain", run],
         ["trace", run],
         ["report", run],
-        ["sweep", run, "--top", "5"],
-        ["sweep", run, "--export", "csv", "json"],
+        ["sweep", run, "--top", "5", "--export", "csv", "json"],
         ["sweep", run, "--no-wait", "--enqueue", '{"x": 7}'],
         ["sweep", run, "--repeat", "g.master:" + "9" * 5000],
         ["compare", run, str(other), "--report", str(path.parent / "comparison.html")],
@@ -260,11 +259,11 @@ def test_each_command_answers_in_words(
     good = good_runs / "runs" / kind / place
     if is_shared:
         good = good_runs / "shared" / "sweeps" / "g.master" / place
-    if not good.exists():
+    if not good.exists() or (is_shared and kind == "restarted"):  # it shares nothing
         return
     damages = damages_to(good)
     draw = random.Random(f"{kind} {name}")
-    for number in draw.sample(range(len(damages)), min(len(damages), 6 if THOROUGH else 1)):
+    for number in draw.sample(range(len(damages)), min(len(damages), 3 if THOROUGH else 1)):
         folder = tmp_path / str(number)
         path, shared = folder / "runs" / kind, folder / "shared"
         shutil.copytree(good_runs / "shared", shared)

@@ -31,7 +31,7 @@ def test_every_workflow_runs_to_its_end_by_the_rules(case: Case) -> None:
     assert simulation.began == simulation.ended
 
 
-@settings(max_examples=case_count(200))
+@settings(max_examples=case_count(80))
 @given(cases(failing=True))
 def test_whatever_fails_the_run_ends_by_the_rules(case: Case) -> None:
     simulation = Simulation(case)
@@ -41,7 +41,7 @@ def test_whatever_fails_the_run_ends_by_the_rules(case: Case) -> None:
         assert simulation.scheduler.free_ranks == tuple(sorted(case.pool))
 
 
-@settings(max_examples=case_count(300))
+@settings(max_examples=case_count(120))
 @given(cases(failing=True, conditional=True))
 def test_groups_that_are_skipped_keep_the_rules(case: Case) -> None:
     """Every group of a pass has finished or was skipped, in order, and the run ends."""
@@ -55,7 +55,7 @@ def test_groups_that_are_skipped_keep_the_rules(case: Case) -> None:
     assert finished_in(simulation.records) == simulation.scheduler.finished
 
 
-@settings(max_examples=case_count(200))
+@settings(max_examples=case_count(80))
 @given(cases(failing=True, conditional=True), st.integers(1, 30))
 def test_what_was_skipped_stays_so_where_a_run_goes_on(case: Case, events: int) -> None:
     first = Simulation(case)
@@ -85,7 +85,7 @@ def test_the_same_events_give_the_same_instructions(case: Case) -> None:
     assert first.history == second.history
 
 
-@settings(max_examples=case_count(200))
+@settings(max_examples=case_count(80))
 @given(cases(failing=True), st.integers(0, 30))
 def test_the_journal_says_what_is_finished(case: Case, events: int) -> None:
     simulation = Simulation(case)
@@ -93,7 +93,7 @@ def test_the_journal_says_what_is_finished(case: Case, events: int) -> None:
     assert finished_in(simulation.records) == simulation.scheduler.finished
 
 
-@settings(max_examples=case_count(200))
+@settings(max_examples=case_count(80))
 @given(cases(failing=True), st.lists(st.integers(1, 30), min_size=1, max_size=3))
 def test_a_run_that_is_cut_short_goes_on_where_it_was(case: Case, cuts: list[int]) -> None:
     """Resumed any number of times, it runs what had not finished, and nothing else."""

@@ -17,7 +17,7 @@ from diel.tuples.store import TupleStore
 from diel.tuples.store.queues import Entry, Queues
 
 FIRST_SEED = int(os.environ.get("DIEL_SEED", "0"))
-HISTORIES = int(os.environ.get("DIEL_HISTORIES", case_count(10_000)))
+HISTORIES = int(os.environ.get("DIEL_HISTORIES", case_count(4_000)))
 
 
 @pytest.mark.parametrize("part", range(4))
