@@ -114,7 +114,8 @@ def test_compiled_graphs_equal_eager_ones_whatever_passes_run(block):
         outputs, values, generator = random_graph(seed, np.float64)
         expected = graph.run_eagerly(outputs, values)
         default = default_passes(Ops())
-        choices = [(), default, *((name,) for name in PASSES if name not in ROUNDING)]
+        alone = [name for name in PASSES if name not in ROUNDING]
+        choices = [(), default, *((name,) for name in alone[seed % 3 :: 3])]
         choices.append(tuple(name for name in default if generator.random() < 0.5))
         for passes in choices:
             found = graph.evaluate(outputs, values, passes=passes)

@@ -42,7 +42,7 @@ def test_every_layer_is_in_the_table():
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("case", LAYERS)
 @given(data=st.data())
-@settings(max_examples=case_count(6), deadline=None)
+@settings(max_examples=case_count(4), deadline=None)
 def test_gradients_of_layers(case, training, data):
     most = 1 if case in VECTORS_ONLY else 2
     least = 2 if case in SEQUENCES_ONLY else 1

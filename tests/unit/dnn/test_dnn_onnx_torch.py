@@ -79,7 +79,7 @@ def transposed():
     )
 
 
-SEQUENCES = (6, 5)
+SEQUENCES = (4, 5)
 NETWORKS = {
     "rnn of tanh": (lambda: Recurrent(nn.RNN), SEQUENCES, [RNN, FullyConnected]),
     "rnn of relu": (lambda: Recurrent(nn.RNN, nonlinearity="relu"), SEQUENCES, None),

@@ -1,5 +1,6 @@
 """Weights to and from PyTorch: the same modules there compute the same."""
 
+import functools
 import pickle
 import shlex
 import subprocess
@@ -376,7 +377,10 @@ def test_weights_of_a_checkpoint_are_those_of_its_predictions(average, tmp_path)
 
 # -- torchvision -----------------------------------------------------------------------------------
 
-SIZES = {"alexnet": 224, "vgg16": 224}
+SIZES = {"alexnet": 96}
+# Those with fully connected layers get images that leave 2 x 2 pixels to them, and 43 million
+# weights at most; how many there are for images of ImageNet is asked in test_dnn_nets.py.
+FIRST_LINEAR = {"alexnet": (1, 256), "vgg16": (0, 512)}
 OPTIONS = {"vgg16": {"batch_norm": False}}
 
 
@@ -393,12 +397,23 @@ def random_module(torch, make):
     return module
 
 
+def of_small_images(torch, make, place, channels, weights):
+    """A network of torchvision that takes 2 x 2 pixels as they are, without a pooling to more."""
+    module = make(weights=weights)
+    module.avgpool = torch.nn.Identity()
+    module.classifier[place] = torch.nn.Linear(channels * 2 * 2, 4096)
+    return module
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", sorted(TORCHVISION, key=lambda name: name not in ("resnet18",)))
 def test_networks_of_torchvision_in_both_directions(name):
     models = torchvision_models()
     torch = sys.modules["torch"]
-    module = random_module(torch, getattr(models, name))
+    make = getattr(models, name)
+    if name in FIRST_LINEAR:
+        make = functools.partial(of_small_images, torch, make, *FIRST_LINEAR[name])
+    module = random_module(torch, make)
     size = SIZES.get(name, 64)
     made = getattr(dnn, name)((3, size, size), 1000, **OPTIONS.get(name, {}))
     model = NeuralNetwork(made, seed=3)
