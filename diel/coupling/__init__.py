@@ -6,4 +6,6 @@
     channel   one rank's messages: send, recv, move; values as memory to send, on GPUs too
     messages  the head of a message; messages that a rank has sent and that have reached it
     boundary  an array of which modules own and read sections
+    streams   pushes with time stamps, and reading them at other times
+    stamps    the time stamps that are kept, and interpolation between them
 """

@@ -173,8 +173,8 @@ class Stamps:
         values = self.values[chosen]
         weights = lagrange_weights(self.times[chosen], time)
         found: Array = weights[0] * values[0]
-        for weight, one in zip(weights[1:], values[1:], strict=True):
-            found += weight * one
+        for weight, more in zip(weights[1:], values[1:], strict=True):
+            found += weight * more
         return found
 
     def forget_before(self, time: float, degree: int) -> None:

@@ -40,6 +40,7 @@ OWN_TEST = {
     "digits_gpu",  # test_gpu_runs
     "in_time",  # test_limits
     "heat_coupled",  # test_heat_coupled
+    "two_masses",  # test_two_masses
     *("greetings", "scaling"),  # test_moving_here
 }
 FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in OWN_TEST]

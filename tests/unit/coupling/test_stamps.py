@@ -135,7 +135,7 @@ def test_after_a_rewind_stamps_of_the_repetition_replace_the_others(
 def test_times_that_do_not_grow_are_refused() -> None:
     stamps = stamps_of([1.0], np.sin)
     for time in (0.5, 1.0, 1.0 + 1e-14):
-        with pytest.raises(BoundaryError, match="has pushed time .* after 1.0: times grow"):
+        with pytest.raises(BoundaryError, match=r"has pushed time .* after 1.0: times grow"):
             stamps.takes(time, 0)
 
 
