@@ -36,6 +36,11 @@ def push_at(owner: SharedBoundary, *times: float, factor: float = 1) -> None:
         owner.push(time=time)
 
 
+def pull_all(reader: SharedBoundary) -> None:
+    while True:
+        reader.pull(timeout=30)
+
+
 # -- every n-th, and the latest --------------------------------------------------------------------
 
 
@@ -153,10 +158,8 @@ def test_an_owner_that_has_returned_is_told(length: int, more: dict[str, Any]) -
 
     def reader(ctx: Any) -> tuple[int, str]:
         wall = ctx.boundary("wall")
-        for _ in range(4):
-            wall.pull(timeout=30)
         with pytest.raises(OwnerEnded) as raised:
-            wall.pull(timeout=30)
+            pull_all(wall)
         assert (wall.array == 3).all()
         with pytest.raises(OwnerEnded):
             wall.pull(latest=True, timeout=30)
