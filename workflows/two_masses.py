@@ -27,11 +27,15 @@ TOLERANCE = 1e-13  # of the other one's positions, in a repetition
 def mass(ctx):
     """Integrate one mass; return its position at the end, and how many windows were computed."""
     options, positions = ctx.options, ctx.boundary("positions")
-    state = np.array([options["position"], 0.0])
-    positions.push(state[:1], time=0.0)
-    positions.pull_at(0.0)
+    # A run that is started again goes on from the last window whose end both have saved.
+    saved = ctx.restored or {"windows": 0, "states": [[options["position"], 0.0]]}
+    ctx.send(saved["windows"], to=options["partner"])
+    first = min(saved["windows"], ctx.recv(options["partner"]))
+    state = np.array(saved["states"][first - saved["windows"] - 1])
+    positions.push(state[:1], time=options["window"] * first)
+    positions.pull_at(options["window"] * first)
     computed = 0
-    for window in range(options["windows"]):
+    for window in range(first, options["windows"]):
         # Beginning, middle and end of each step.
         times = options["window"] * np.linspace(window, window + 1, 2 * options["steps"] + 1)
         others = np.full(len(times), positions.read[0][0])
@@ -49,7 +53,9 @@ def mass(ctx):
             if change < TOLERANCE:
                 break
             positions.rewind(times[0])
-        state = reached
+        states = [*saved["states"][-2:], reached.tolist()]
+        saved, state = {"windows": window + 1, "states": states}, reached
+        ctx.checkpoint(saved)
     return {"position": float(state[0]), "computed": computed}
 
 

@@ -52,3 +52,28 @@ def test_two_masses_are_those_of_one_system(
     ]
     assert errors[0] < accuracy
     assert math.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.5)
+
+
+KILL = """\
+        if window == 5 and ctx.restored is None and not options["leads"]:
+            deadline_s = time.monotonic() + 30
+            while "left.0.0.coupled.0_6.zip" not in (ctx.run_dir / "journal.jsonl").read_text():
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_they_go_on_from_the_last_window_that_both_have_saved(tmp_path: Path) -> None:
+    """The right one is killed after 5 windows; a checkpoint has the left one's state after 6."""
+    source = FILE.with_suffix(".py").read_text()
+    save = "        states = ["
+    assert source.count(save) == 1
+    source = "import os, signal, time\n" + source.replace(save, KILL + save)
+    (tmp_path / "two_masses.py").write_text(source)
+    (tmp_path / FILE.name).write_text(FILE.read_text())
+    check_end(diel("run", "--restarts", "1", FILE.name, cwd=tmp_path), tmp_path)
+    returned = {r["module"]: r["returned"] for r in journal(tmp_path) if r.get("returned")}
+    assert 3 <= returned["left"]["computed"] == returned["right"]["computed"] < 20
+    found = [returned[name]["position"] for name in ("left", "right")]
+    np.testing.assert_allclose(found, exact(), atol=1e-3)
