@@ -4,6 +4,12 @@ Nothing here sends or receives. Values at a time are those of a polynomial throu
 stamps, half of them on each side where they are known; the stamp at or after the time always is.
 Later stamps are never needed, so that two modules that read each other cannot wait for each other
 because of the degree.
+
+References
+----------
+.. [1] Rüth, Uekermann, Mehl, Birken, Monge, Bungartz, Quasi-Newton waveform iteration for partitioned
+   surface-coupled multiphysics applications, International Journal for Numerical Methods in
+   Engineering 122, 2021: interpolation in time between codes with different steps.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def test_polynomials_up_to_the_degree_are_exact(
     found = stamps.at(time, degree)[0]
     assert found == pytest.approx(polynomial(time), rel=1e-6, abs=1e-6)
     weights = lagrange_weights([float(one) for one in times[: degree + 1]], time)
-    assert sum(weights) == pytest.approx(1, rel=1e-6, abs=1e-3 * max(map(abs, weights)))
+    assert sum(weights) == pytest.approx(1, rel=0, abs=1e-12 * max(1, *map(abs, weights)))
 
 
 @pytest.mark.parametrize("degree", range(LARGEST_DEGREE + 1))
@@ -84,6 +84,24 @@ def test_degree_0_is_the_last_stamp_before(lengths: list[float], where: float) -
     time = times[0] + where * (times[-1] - times[0])
     expected = max(stamp for stamp in times if not is_later(stamp, time))
     assert stamps.at(time, 0) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("degree", "used"), [(1, [4, 5]), (2, [4, 5, 6]), (3, [3, 4, 5, 6]), (4, [3, 4, 5, 6, 7])]
+)
+def test_the_nearest_stamps_are_used(degree: int, used: list[int]) -> None:
+    weights = [
+        stamps_of(range(10), lambda t, i=i: float(t == i)).at(4.4, degree) for i in range(10)
+    ]
+    assert np.flatnonzero(np.concatenate(weights)).tolist() == used
+
+
+@pytest.mark.parametrize("degree", [0, 1, 3])
+def test_several_times_between_two_stamps(degree: int) -> None:
+    stamps = stamps_of(range(6), lambda t: 2.0 * t)
+    for time in (4.25, 4.5, 4.75):
+        assert stamps.at(time, degree) == [2.0 * (time if degree else 4)]
+        stamps.forget_before(time, degree)
 
 
 @given(gaps, degrees, st.data())

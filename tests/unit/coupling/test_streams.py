@@ -161,8 +161,6 @@ def test_an_owner_that_has_returned_is_told(length: int, more: dict[str, Any]) -
         with pytest.raises(OwnerEnded) as raised:
             pull_all(wall)
         assert (wall.array == 3).all()
-        with pytest.raises(OwnerEnded):
-            wall.pull(latest=True, timeout=30)
         return wall.step, str(raised.value)
 
     wall = {"name": "wall", "shape": [length], **more}
@@ -171,6 +169,27 @@ def test_an_owner_that_has_returned_is_told(length: int, more: dict[str, Any]) -
     text = 'pull(boundary "wall" from owner.0 rank 0): it has returned'
     assert runs["reader"][0].returned == (3, text)
     assert not runs["reader"][0].warnings
+
+
+def test_the_latest_push_of_an_owner_that_has_returned() -> None:
+    meeting, fluid, solid = one_way(2)
+    for number in range(3):
+        push(fluid, number)
+    meeting[Address("fluid")].close()
+    solid.pull(timeout=1, latest=True)
+    assert solid.array.tolist() == [2, 2]
+    with pytest.raises(OwnerEnded):
+        solid.pull(timeout=1, latest=True)
+
+
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_a_later_copy_on_the_same_rank_does_not_end_for_an_earlier_one(end: str) -> None:
+    meeting, _, _ = one_way(2)
+    channel = meeting[Address("fluid")]
+    getattr(channel, end)()
+    meeting.open(peers(first_serial=9, other=(1, 1)))
+    channel.close()
+    assert not channel._outbox.sent
 
 
 def test_a_reader_that_is_not_there_any_more_is_not_warned_of_an_end() -> None:
@@ -341,6 +360,19 @@ def test_both_repeat_their_steps() -> None:
     assert solid.array.tolist() == [35, 35]
     with pytest.raises(BoundaryError, match="before"):
         solid.rewind(1)
+
+
+def test_what_is_left_of_an_earlier_repetition_is_dropped() -> None:
+    _, fluid, solid = one_way(LARGE)
+    arrays = set()
+    for repetition in range(4):
+        push_at(fluid, *range(repetition > 0, 5), factor=repetition + 1)
+        solid.pull_at(1.5, timeout=1, keep_from=0)
+        assert (solid.array == 1.5 * (repetition + 1)).all()
+        arrays |= {id(values) for values in solid._incoming[0].stream.stamps.values}
+        for rank in (fluid, solid):
+            rank.rewind(0)
+    assert len(arrays) <= 4, "arrays are used again"
 
 
 def test_a_new_start_from_a_checkpoint() -> None:
