@@ -7,9 +7,9 @@ because of the degree.
 
 References
 ----------
-.. [1] Rüth, Uekermann, Mehl, Birken, Monge, Bungartz, Quasi-Newton waveform iteration for partitioned
-   surface-coupled multiphysics applications, International Journal for Numerical Methods in
-   Engineering 122, 2021: interpolation in time between codes with different steps.
+.. [1] Rüth, Uekermann, Mehl, Birken, Monge, Bungartz, Quasi-Newton waveform iteration for
+   partitioned surface-coupled multiphysics applications, International Journal for Numerical
+   Methods in Engineering 122, 2021: interpolation in time between codes with different steps.
 """
 
 from __future__ import annotations
