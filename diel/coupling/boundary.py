@@ -431,7 +431,7 @@ class SharedBoundary:
         self, timeout: float | None, every: int
     ) -> list[tuple[ArrivedMessage, memoryview]]:
         """Wait for a piece of the same push from every owner."""
-        least = _multiple(every, self.step + 1)
+        least = 0
         while True:
             arrivals = []
             for read in self._incoming:
@@ -444,7 +444,7 @@ class SharedBoundary:
             if not self._drops:  # then all pushes come, in order
                 return arrivals
             latest = max((arrival.head.number for arrival, _ in arrivals), default=0)
-            least = max(least, _multiple(every, latest))
+            least = -(-latest // every) * every  # the next multiple
             behind = [found for found in arrivals if found[0].head.number < least]
             if not behind:
                 return arrivals
@@ -557,8 +557,3 @@ class SharedBoundary:
 
     def _all_is_idle(self) -> Literal[True] | None:
         return True if all(lane.is_idle() for lane in self._lanes) else None
-
-
-def _multiple(number: int, least: int) -> int:
-    """Return the first multiple of a number that is at least so large."""
-    return -(-least // number) * number
