@@ -283,8 +283,9 @@ class SharedBoundary:
         """
         self._check_reads(by_time=False)
         self._check_out(out)
-        for _ in range(self._count_skipped(every, latest)):
-            self._take_push(timeout)
+        if latest or every != 1:
+            for _ in range(self._count_skipped(every, latest)):
+                self._take_push(timeout)
         self._take_push(timeout, every)
         for read in self._incoming:
             if read.landing is not read.view:
@@ -313,10 +314,13 @@ class SharedBoundary:
     def _take_push(self, timeout: float | None, every: int = 1) -> None:
         """Receive the next push, whose number is a multiple of `every`."""
         arrivals = self._await_pieces(timeout, every)
-        self.time = None
-        if any(arrival.head.kind == STAMPED for arrival, _ in arrivals):
-            heads = [arrival.head for arrival, _ in arrivals]
-            self.time = common_time(heads, f'push {self.step + 1} of boundary "{self.name}"')
+        time = None
+        for arrival, _ in arrivals:
+            if arrival.head.kind == STAMPED:
+                heads = [arrival.head for arrival, _ in arrivals]
+                time = common_time(heads, f'push {self.step + 1} of boundary "{self.name}"')
+                break
+        self.time = time
         self._channel.receive(arrivals)
         self.step = arrivals[0][0].head.number if self._drops and arrivals else self.step + 1
 
