@@ -283,7 +283,7 @@ class SharedBoundary:
         """
         self._check_reads(by_time=False)
         self._check_out(out)
-        if latest or every != 1:
+        if latest or every != 1 or type(every) is not int:
             for _ in range(self._count_skipped(every, latest)):
                 self._take_push(timeout)
         self._take_push(timeout, every)

@@ -107,9 +107,9 @@ def test_the_latest_push_of_all_owners(length: int) -> None:
     push(second, 3)
     reader.pull(timeout=1, latest=True)
     assert (reader.step, reader.array[0], reader.array[-1]) == (3, 3, 3)
-    for wrong in ({"every": 0}, {"every": True}, {"every": 1.5}, {"every": 2, "latest": True}):
+    for every, is_latest in ((0, False), (True, False), (1.0, False), (1.5, False), (2, True)):
         with pytest.raises(BoundaryError, match="every"):
-            reader.pull(**wrong)
+            reader.pull(timeout=1, every=every, latest=is_latest)
 
 
 def test_the_latest_of_what_may_be_dropped_does_not_wait_for_more() -> None:
