@@ -27,6 +27,7 @@
     └── CouplingError               messages between modules, and shared boundaries
         ├── AddressError            nobody in the group has this address (ValueError)
         ├── BoundaryError           this rank has no such boundary, or no such part (ValueError)
+        ├── OwnerEnded              who owns a section of a boundary pushes no more (EOFError)
         ├── TooFarAhead             a receiver is as far behind as it may be (RuntimeError)
         └── CouplingTimeout         no message came, or none was received, in time (TimeoutError)
 
@@ -287,6 +288,10 @@ class AddressError(CouplingError, ValueError):
 
 class BoundaryError(CouplingError, ValueError):
     """A rank has no part in a shared boundary, or not the one that it asked for."""
+
+
+class OwnerEnded(CouplingError, EOFError):
+    """An owner of a shared boundary has returned, and what it had pushed has been pulled."""
 
 
 class TooFarAhead(CouplingError, RuntimeError):

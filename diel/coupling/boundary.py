@@ -17,8 +17,10 @@ import numpy as np
 from diel.comm.device_arrays import HostStaging, is_contiguous, is_on_device, layout_of, to_host
 from diel.coupling.address import Address, Peers
 from diel.coupling.channel import Bound, Channel, Subject
-from diel.coupling.messages import INLINE_BYTES, Sending, boundary_key
-from diel.errors import BoundaryError
+from diel.coupling.messages import END, INLINE_BYTES, STAMPED, Sending, boundary_key
+from diel.coupling.stamps import as_degree, as_time, is_later
+from diel.coupling.streams import Stream, common_time, stamp
+from diel.errors import BoundaryError, OwnerEnded
 from diel.tuples import codec
 from diel.workflow.boundary import Box, Part, intersection, is_empty, slices
 
@@ -97,6 +99,7 @@ class _IncomingPiece:
     landing: Array  # what it is received into: `view` if that is contiguous
     memory: memoryview  # of `landing`
     subject: object  # describes the piece in reports of a wait for it
+    stream: Stream  # what `pull_at` has received
 
 
 class SharedBoundary:
@@ -118,6 +121,8 @@ class SharedBoundary:
         Views of the sections that this rank owns and reads, in the order of the file.
     step : int
         Which push the last `pull` has received, counted from 0 by its owners; -1 before the first.
+    time : float or None
+        The time of what `read` shows, if it was pushed with one.
 
     Raises
     ------
@@ -129,6 +134,10 @@ class SharedBoundary:
         me, peers = channel.address, channel.peers
         self.name = boundary.name
         self.step = -1
+        self.time: float | None = None
+        self._pushed_time: float | None = None
+        self._repetition = 0
+        self._is_read_at_times = False
         self._bound = None if boundary.ahead is None else Bound(boundary.ahead, boundary.policy)
         self._drops = self._bound is not None and self._bound.policy == "drop oldest"
         self._channel = channel
@@ -154,6 +163,7 @@ class SharedBoundary:
         self._lanes = [sent.lane for sent in self._outgoing if sent.lane is not None]
         self._readers = sorted({sent.piece.reader for sent in self._outgoing})
         self._places = [(sent.piece.reader, sent.piece.key) for sent in self._outgoing]
+        self._channel.end_with_copy(self._places)
 
     def _send(self, piece: Piece) -> _OutgoingPiece:
         view = self.array[slices(piece.box)]
@@ -170,9 +180,12 @@ class SharedBoundary:
         landing = view if view.flags.c_contiguous else np.empty(view.shape, view.dtype)
         memory = codec.memory_of(landing)
         subject = Subject(lambda: f'boundary "{self.name}" from {piece.owner}')
-        return _IncomingPiece(piece, view, landing, memory, subject)
+        stream = Stream(self.name, piece.owner, piece.key, landing)
+        return _IncomingPiece(piece, view, landing, memory, subject, stream)
 
-    def push(self, *values: Any, timeout: float | None = None) -> Sending:
+    def push(
+        self, *values: Any, timeout: float | None = None, time: float | None = None
+    ) -> Sending:
         """Send the sections that this rank owns to the ranks that read them.
 
         The sections are copied, so that the array may be changed at once. Each push is for one
@@ -185,6 +198,9 @@ class SharedBoundary:
             Of NumPy or on a GPU, one for each section that this rank owns: copied into `owned`.
         timeout : float, seconds, optional
             How long to wait for readers that are ``ahead`` pushes behind.
+        time : float, optional
+            The time of the values, in any unit, for readers that `pull_at` a time. It is later than
+            that of the push before.
 
         Returns
         -------
@@ -195,7 +211,8 @@ class SharedBoundary:
         Raises
         ------
         BoundaryError
-            If this rank owns no section, or the values do not fit its sections.
+            If this rank owns no section, or the values do not fit its sections, or the time is not
+            later.
         TooFarAhead
             If a reader is ``ahead`` pushes behind, and the policy is "error". Nothing is pushed.
         CouplingTimeout
@@ -204,15 +221,35 @@ class SharedBoundary:
         if not self.owned:
             raise BoundaryError(f'{self._channel.address} owns nothing of boundary "{self.name}"')
         self._check_fit(values, self.owned, "a value")
+        stamped = b"" if time is None else self._stamp(time)
         if self._bound is not None:
             self._channel.await_room(self._places, self._bound, timeout)
         self._write(values)
-        transfers = [self._push_copy(sent) for sent in self._outgoing]
+        transfers = [self._push_copy(sent, stamped) for sent in self._outgoing]
+        if time is not None:
+            self._pushed_time = as_time(time)
         return Sending(
             self._channel, [transfer for transfer in transfers if transfer], self._readers
         )
 
-    def pull(self, timeout: float | None = None, *, out: Sequence[Any] = ()) -> None:
+    def _stamp(self, time: float) -> bytes:
+        """Return the stamp of a push; raise a BoundaryError unless its time is later."""
+        time, last = as_time(time), self._pushed_time
+        if last is not None and not is_later(time, last):
+            raise BoundaryError(
+                f'boundary "{self.name}": time {time!r} is pushed after {last!r}, and times grow; '
+                "rewind goes back"
+            )
+        return stamp(time, self._repetition)
+
+    def pull(
+        self,
+        timeout: float | None = None,
+        *,
+        out: Sequence[Any] = (),
+        every: int = 1,
+        latest: bool = False,
+    ) -> None:
         """Wait for the next push of every owner, and receive the sections that this rank reads.
 
         If pushes may be dropped it is the oldest one that no owner has dropped; all sections are of
@@ -225,25 +262,167 @@ class SharedBoundary:
         out : sequence of array, optional
             Of NumPy or on a GPU, one for each section that this rank reads: `read` is copied there
             too.
+        every : int, optional
+            Receive the next push whose number, as in `step`, is a multiple of this one, and drop
+            those before it.
+        latest : bool, optional
+            Receive the latest push that has come from every owner, and drop those before it; wait
+            if none has.
 
         Raises
         ------
         BoundaryError
-            If this rank reads no section, or `out` does not fit its sections.
+            If this rank reads no section, or `out` does not fit its sections, or owners have pushed
+            different times.
         CouplingTimeout
             If an owner has not pushed in time.
+        OwnerEnded
+            If an owner has returned and will not push.
         RunStopped
             If the run is stopping.
         """
-        if not self.read:
-            raise BoundaryError(f'{self._channel.address} reads nothing of boundary "{self.name}"')
+        self._check_reads(by_time=False)
         self._check_out(out)
-        arrivals = self._await_pieces(timeout)
-        self._channel.receive(arrivals)
-        self.step = arrivals[0][0].head.number if self._drops and arrivals else self.step + 1
+        if latest or every != 1 or type(every) is not int:
+            for _ in range(self._count_skipped(every, latest)):
+                self._take_push(timeout)
+        self._take_push(timeout, every)
         for read in self._incoming:
             if read.landing is not read.view:
                 read.view[...] = read.landing
+        self._fill(out)
+
+    def _check_reads(self, *, by_time: bool) -> None:
+        if not self.read:
+            raise BoundaryError(f'{self._channel.address} reads nothing of boundary "{self.name}"')
+        if self._is_read_at_times != by_time and (self.step >= 0 or self._is_read_at_times):
+            raise BoundaryError(
+                f'boundary "{self.name}" is read by pull or by pull_at, and not by both on a rank'
+            )
+
+    def _count_skipped(self, every: int, latest: bool) -> int:
+        """Return how many pushes are dropped before the one that is asked for."""
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise BoundaryError(f"every is a number of pushes, at least 1, not {every!r}")
+        if latest:
+            if every > 1:
+                raise BoundaryError("a pull is of the latest push or of every n-th, not of both")
+            keys = [read.piece.key for read in self._incoming]
+            return max(0, self._channel.count_arrived(keys) - 1)
+        return 0 if self._drops else -(self.step + 1) % every
+
+    def _take_push(self, timeout: float | None, every: int = 1) -> None:
+        """Receive the next push, whose number is a multiple of `every`."""
+        arrivals = self._await_pieces(timeout, every)
+        time = None
+        for arrival, _ in arrivals:
+            if arrival.head.kind == STAMPED:
+                heads = [arrival.head for arrival, _ in arrivals]
+                time = common_time(heads, f'push {self.step + 1} of boundary "{self.name}"')
+                break
+        self.time = time
+        self._channel.receive(arrivals)
+        self.step = arrivals[0][0].head.number if self._drops and arrivals else self.step + 1
+
+    def pull_at(
+        self,
+        time: float,
+        timeout: float | None = None,
+        *,
+        degree: int = 1,
+        hold: bool = False,
+        keep_from: float | None = None,
+        out: Sequence[Any] = (),
+    ) -> None:
+        """Receive pushes until there is one at or after a time, and interpolate at this time.
+
+        Each owner may push at times of its own. Its pushes are received in order, and kept as long
+        as they are needed. Times that differ by less than 1e-12 of their size are the same.
+
+        Parameters
+        ----------
+        time : float
+            Not before the first push of an owner, nor before `keep_from` of an earlier call.
+        timeout : float, seconds, optional
+            How long to wait for each push.
+        degree : int, optional
+            Of the polynomial in time, 0 to 5: by default linear; 0 is the last push at or before
+            the time. The degree + 1 nearest pushes are used, half of them on each side if those are
+            known: the one at or after `time` is the last that is waited for. In the beginning it is
+            as high as the number of pushes allows.
+        hold : bool, optional
+            Where an owner has returned before the time, take its last push; by default that is an
+            error.
+        keep_from : float, optional
+            The earliest time that later calls, or `rewind`, go back to; by default `time`.
+        out : sequence of array, optional
+            As for `pull`.
+
+        Raises
+        ------
+        BoundaryError
+            If this rank reads no section, or `out` does not fit; if the time is before all that are
+            kept; if a push has no time, or its owner has gone back in time and this rank has not;
+            if the items are no real or complex numbers, and the degree is not 0.
+        CouplingTimeout
+            If an owner has not pushed in time.
+        OwnerEnded
+            If an owner has returned before, and not `hold`.
+        RunStopped
+            If the run is stopping.
+
+        Notes
+        -----
+        The error is of order degree + 1 in the time between pushes.
+        """
+        self._check_reads(by_time=True)
+        self._check_out(out)
+        time, degree = as_time(time), as_degree(degree, self.array.dtype)
+        keep_from = time if keep_from is None else min(time, as_time(keep_from))
+        self._is_read_at_times = True
+        for read in self._incoming:
+            read.stream.stamps.check_kept(time)
+            read.stream.receive_until(time, self._channel, timeout, hold=hold)
+        found = [read.stream.stamps.at(time, degree) for read in self._incoming]
+        for read, values in zip(self._incoming, found, strict=True):
+            read.view[...] = values
+            read.stream.stamps.forget_before(keep_from, degree)
+        self.time = time
+        self._fill(out)
+
+    def rewind(self, time: float) -> None:
+        """Go back to a time, to repeat the steps after it; all ranks that repeat them do so.
+
+        What this rank pushes from now on is later than this time, and replaces what it had pushed
+        after it. Of the sections that it reads, it drops the pushes after this time, and waits for
+        those of their owners' repetition.
+
+        Parameters
+        ----------
+        time : float
+            Not before `keep_from` of the last `pull_at`.
+
+        Raises
+        ------
+        BoundaryError
+            If this rank has not pushed up to this time, or does not keep it.
+        """
+        time = as_time(time)
+        if self._pushed_time is not None and is_later(time, self._pushed_time):
+            raise BoundaryError(
+                f'boundary "{self.name}": rewind to {time!r} is not back: the last push has time '
+                f"{self._pushed_time!r}"
+            )
+        for read in self._incoming:
+            read.stream.stamps.check_kept(time)
+        for read in self._incoming:
+            read.stream.stamps.rewind(time)
+        if self._pushed_time is not None:
+            self._pushed_time = time
+        self._repetition += 1
+
+    def _fill(self, out: Sequence[Any]) -> None:
+        """Copy the sections that this rank reads into arrays, if some are given."""
         for section, array in zip(self.read, out, strict=False):
             if is_on_device(array):
                 landing = HostStaging.of(array)
@@ -252,20 +431,24 @@ class SharedBoundary:
             else:
                 array[...] = section
 
-    def _await_pieces(self, timeout: float | None) -> list[tuple[ArrivedMessage, memoryview]]:
+    def _await_pieces(
+        self, timeout: float | None, every: int
+    ) -> list[tuple[ArrivedMessage, memoryview]]:
         """Wait for a piece of the same push from every owner."""
         least = 0
         while True:
-            arrivals = [
-                (
-                    self._channel.await_arrival(
-                        read.piece.key, read.piece.owner, read.subject, timeout, "pull", least
-                    ),
-                    read.memory,
+            arrivals = []
+            for read in self._incoming:
+                arrival = self._channel.await_arrival(
+                    read.piece.key, read.piece.owner, read.subject, timeout, "pull", least
                 )
-                for read in self._incoming
-            ]
-            least = max((arrival.head.number for arrival, _ in arrivals), default=0)
+                if arrival.head.kind == END:
+                    raise OwnerEnded(f"pull({read.subject!r}): it has returned")
+                arrivals.append((arrival, read.memory))
+            if not self._drops:  # then all pushes come, in order
+                return arrivals
+            latest = max((arrival.head.number for arrival, _ in arrivals), default=0)
+            least = -(-latest // every) * every  # the next multiple
             behind = [found for found in arrivals if found[0].head.number < least]
             if not behind:
                 return arrivals
@@ -362,10 +545,11 @@ class SharedBoundary:
             self.pull(timeout, out=out)
         self._await_lanes(timeout)
 
-    def _push_copy(self, sent: _OutgoingPiece) -> Transfer | None:
+    def _push_copy(self, sent: _OutgoingPiece, stamped: bytes = b"") -> Transfer | None:
         buffer = sent.buffer()
         buffer[...] = sent.view
-        encoded = codec.Encoded(codec.ARRAY, sent.meta, codec.memory_of(buffer))
+        kind, meta = (STAMPED, stamped) if stamped else (codec.ARRAY, sent.meta)
+        encoded = codec.Encoded(kind, meta, codec.memory_of(buffer))
         transfer = self._channel.post(sent.piece.reader, sent.piece.key, encoded, bound=self._bound)
         sent.packed.append((buffer, transfer))
         return transfer

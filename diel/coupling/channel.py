@@ -15,6 +15,7 @@ from diel.comm.waiting import wait_for
 from diel.coupling.address import Address, Peers, To
 from diel.coupling.messages import (
     ANNOUNCEMENT,
+    END,
     INLINE_BYTES,
     ArrivedMessage,
     Inbox,
@@ -100,6 +101,7 @@ class Channel:
         self._outbox = Outbox(port)
         self._inbox = Inbox(port, warn, self._outbox.answer)
         self._ahead: dict[tuple[Address, bytes], deque[Transfer]] = {}
+        self._ends: list[tuple[Address, bytes]] = []
         self._has_warned = False  # of the memory that unreceived messages take
         self.changes = 0
         """Grows when messages have come or were received: earlier `counts` are old then."""
@@ -120,11 +122,16 @@ class Channel:
         """End with the copy: wait until its messages have left, drop those not yet received."""
         if not self.peers.has_one_rank:
             self.poll()
-        if not self.was_used:  # nearly always; more polls would take as long as all the rest
+        if not self.was_used and not self._ends:
+            # Nearly always; more polls would take as long as all the rest.
             self._inbox.close()
             self._outbox.close()
             return
         self._inbox.close()
+        for receiver, key in self._ends:
+            end = codec.Encoded(END, b"", memoryview(b""))
+            self._outbox.send(self._recipient(receiver), key, end, apart=False)
+        self._ends.clear()
         self._outbox.keep_all()
         self.await_receipt(self._all_has_left, self._awaited_receivers(), None)
         self._outbox.close()
@@ -149,6 +156,7 @@ class Channel:
             self._inbox.close()
             self._outbox.close()
             self._ahead.clear()
+            self._ends.clear()
             self._inbox.warn_of_dropped()
 
     @property
@@ -347,6 +355,15 @@ class Channel:
         """
         self._await_ticket()
         return self._outbox.lane(self._recipient(receiver), key, encoded)
+
+    def end_with_copy(self, places: Sequence[tuple[Address, bytes]]) -> None:
+        """Tell receivers when this copy returns that no more comes with these keys."""
+        self._ends += places
+
+    def count_arrived(self, keys: Sequence[bytes]) -> int:
+        """Return how many messages with each of some keys have come, the least number."""
+        self.poll()
+        return min(map(self._inbox.count, keys), default=0)
 
     def _recipient(self, receiver: Address) -> Recipient:
         return Recipient(receiver, *self.peers.place(receiver))

@@ -55,6 +55,12 @@ PAYLOADS_UNDER_WAY: Final = 200
 keeps 512 messages for a receiver on the same host. It tries all others again in each of its calls,
 which takes time and memory that it never gives back."""
 
+STAMPED: Final = 254
+"""In place of a kind: a piece of a boundary, with a time stamp as its meta."""
+END: Final = 255
+"""In place of a kind: the sender's copy has returned, and sends no more with this key. It stays in
+the inbox, behind all others."""
+
 _FIXED: Final = struct.Struct("<QQQQhBHH")
 _RECENT_COPIES: Final = 8
 """How many copies of this rank are remembered, since a warning of a late message names them."""
@@ -242,6 +248,12 @@ class Inbox:
             return queue[0]
         return next((arrival for arrival in queue if arrival.source == source), None)
 
+    def count(self, key: bytes) -> int:
+        """Return how many messages with a key have come, without what stands for others."""
+        arrivals = self._arrivals.get(key, ())
+        heads = (arrival.head for arrival in arrivals)
+        return sum(head.ticket != ANNOUNCEMENT and head.kind != END for head in heads)
+
     def remove(self, arrival: ArrivedMessage) -> None:
         """Remove a message without receiving it: an announcement."""
         queue = self._arrivals[arrival.head.key]
@@ -279,7 +291,7 @@ class Inbox:
 
     def _drop(self, world_rank: int, head: Head) -> None:
         """Receive a message and discard it, since its sender waits for the receipt."""
-        if head.ticket in (ANNOUNCEMENT, REQUEST):
+        if head.ticket in (ANNOUNCEMENT, REQUEST) or head.kind == END:
             return
         self._dropped[head.to_serial, world_rank, describe_key(head.key)] += 1
         if head.has_payload:

@@ -143,6 +143,31 @@ def test_a_boundary_that_everybody_owns_a_share_of(people, length, axis):
     assert people.warnings == []
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("length", [10, 3000])
+def test_a_boundary_whose_owners_have_steps_of_their_own(people, length):
+    me, size = people.parent.rank, people.parent.size
+    channel = people.open()
+    said = {"name": "wall", "shape": (size, length), "owners": [{"module": "m", "split": 0}]}
+    declared = Boundary.model_validate(said | {"readers": [{"module": "m"}]})
+    wall = SharedBoundary(declared, channel)
+    for repetition in range(2):
+        for step in range(repetition, 4 * (me + 1) + 1):
+            time = step / (me + 1)
+            wall.push(np.full((1, length), (repetition + 1) * time), time=time)
+        for time in (3.2, 0.3, 2.0, 4.0):
+            wall.pull_at(time, timeout=60, degree=3, keep_from=0.0)
+            others = np.delete(wall.array, me, axis=0)
+            np.testing.assert_allclose(others, (repetition + 1) * time)
+        if not repetition:
+            wall.rewind(0.0)
+    if me == 0:
+        wall.pull_at(7.0, timeout=60, hold=True)
+        assert (np.delete(wall.array, me, axis=0) == 8).all()
+    channel.close()
+    assert people.warnings == []
+
+
 def test_memory_that_mpi_takes_the_address_of(people, monkeypatch):
     """As an MPI that knows GPUs does; the memory is the host's, so that any MPI can do it."""
 

@@ -21,6 +21,7 @@ from diel.errors import (
     MissingPackage,
     ModuleFailed,
     NewModuleError,
+    OwnerEnded,
     PageError,
     PayloadError,
     PluginError,
@@ -78,6 +79,7 @@ TABLE = [
     (CouplingError("words"), {}, Exception),
     (AddressError("words"), {}, ValueError),
     (BoundaryError("words"), {}, ValueError),
+    (OwnerEnded("words"), {}, EOFError),
     (TooFarAhead("words"), {}, RuntimeError),
     (
         CouplingTimeout("recv(from fluid.0 rank 0)", 2.5),

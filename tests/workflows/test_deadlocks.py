@@ -35,6 +35,11 @@ def in_a_ring(ctx):
 def moves_first(ctx):
     ctx.move(1, to="waits")
 
+def asks_for_a_time(ctx):
+    both = ctx.boundary("both")
+    both.push(time=0.0)
+    both.pull_at(0.5)
+
 def waits(ctx):
     ctx.tuples.tget("a tuple that never comes")
 
@@ -54,11 +59,20 @@ MODULE_KEYS = {
     **dict.fromkeys(("one", "two", "three"), ("in_a_ring", "")),
     "mover": ("moves_first", ""),
     "waits": ("waits", ""),
+    **dict.fromkeys(("left", "right"), ("asks_for_a_time", "")),
     "shares": ("only_the_first_shares", "copies = 2"),
     "loop": ("first_only", ""),
     "other": ("ends", ""),
 }
 GROUPS = """
+[[boundary]]
+name = "both"
+shape = [2]
+owners = [{ module = "left", section = [[0, 1]] }, { module = "right", section = [[1, 2]] }]
+readers = [{ module = "right", section = [[0, 1]] }, { module = "left", section = [[1, 2]] }]
+[[group]]
+name = "times"
+modules = ["left", "right"]
 [[group]]
 name = "tuples"
 modules = ["typo", "reader", "pair", "done"]
@@ -98,6 +112,10 @@ WORDS = {
     "a move to a rank that waits": (
         "in receipt(by waits.0 rank 0)",
         "tget('a tuple that never comes')",
+    ),
+    "a time that nobody pushes": tuple(
+        f'in pull_at(time 0.5 of {owner}.0 rank 0 of boundary "both", which has pushed until 0.0)'
+        for owner in ("left", "right")
     ),
     "a communicator that not all ask for": (
         "shares.0 has waited",

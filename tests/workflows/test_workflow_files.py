@@ -45,6 +45,7 @@ OWN_TEST = {
     "in_time",  # test_limits
     "heat_coupled",  # test_heat_coupled
     "elastic_tube",  # test_elastic_tube
+    "two_masses",  # test_two_masses
     *("greetings", "scaling"),  # test_moving_here
 }
 SWEEPS = (
