@@ -426,6 +426,10 @@ class Channel:
                 since_s, f"receive from {arrivals[0][0].source}", None, size_bytes
             )
 
+    def raise_if_stopped(self) -> None:
+        """Raise what ends a wait, if the run or this copy is ending; never waits."""
+        self._safe_point()
+
     # -- inside -------------------------------------------------------------------------------
 
     def poll(self, wanted: tuple[bytes, Address | None] | None = None) -> None:

@@ -19,6 +19,7 @@ from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
 from diel.comm.meter import Meter
 from diel.comm.mpi import finalize_refused
+from diel.compiled.loaded import load_code
 from diel.coupling.address import Address
 from diel.coupling.channel import Channel
 from diel.coupling.messages import MessageCounts
@@ -58,7 +59,7 @@ from diel.loading.context import Context, Place, running
 from diel.loading.deadline import Deadline
 from diel.loading.environment import ThreadLimiter, set_thread_environment
 from diel.loading.forks import ending_forks, handling_forks, refuse
-from diel.loading.functions import find_function, import_code, parse_options
+from diel.loading.functions import find_function, parse_options
 from diel.loading.output import RankOutput, shorten
 from diel.loading.process_items import end_timers
 from diel.loading.process_state import ProcessState
@@ -590,7 +591,7 @@ class _Worker:
         found = self._functions.get(spec.name)
         if found is None or sys.modules.get(found[0].__name__) is not found[0]:
             set_thread_environment(spec.threads)  # before it imports NumPy
-            load = partial(import_code, spec.function, self._folder)
+            load = partial(load_code, spec.function, self._folder)
             code = self._process_state.load(load)
             found = self._functions[spec.name] = code, find_function(spec.function, code)
         return found

@@ -176,6 +176,20 @@ class Context:
         return self._comm
 
     @property
+    def rank_of_copy(self) -> tuple[int, int]:
+        """Which rank of the copy this is, from 0, and how many the copy has."""
+        if self._channel is not None:
+            me = self._channel.address
+            copies = self._channel.peers.copies.get(me.module, ())
+            return me.rank, len(copies[me.copy].ranks) if copies else 1
+        return (0, 1) if self._comm is None else (self._comm.Get_rank(), self._comm.Get_size())
+
+    def raise_if_stopped(self) -> None:
+        """Raise `RunStopped` where the run, or this copy, is ending; never waits."""
+        if self._channel is not None:
+            self._channel.raise_if_stopped()
+
+    @property
     def comm_was_made(self) -> bool:
         """Whether there is a communicator of this copy: given, or made by the use of `comm`."""
         return self._comm is not None

@@ -80,6 +80,8 @@ class FunctionLocation(Frozen):
     hidden : frozenset of str
         The installed packages of modules that have the name of a folder, or of a file, beside the
         workflow file.
+    is_library : bool
+        Whether the file is a shared object, see `diel.workflow.libraries`.
     """
 
     spec: str
@@ -90,6 +92,7 @@ class FunctionLocation(Frozen):
     classes: frozenset[str]
     is_installed: bool = False
     hidden: frozenset[str] = frozenset()
+    is_library: bool = False
 
 
 def locate(

@@ -1,0 +1,136 @@
+"""Library modules in runs: every part of diel.h, called from C and C++."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from compiled import STRICT_CPP, compile_library
+from support import diel, records_of, workflow
+
+BASICS = r"""
+#include <mpi.h>
+#include <diel.h>
+
+#define CHECK(what) if (!(what)) return diel_logf(d, DIEL_ERROR, "line %d: %s", __LINE__, #what), 1
+
+#ifdef __cplusplus
+extern "C"
+#endif
+int run(diel *d) {
+    double dt = 0.5, list[4], x[6], sum = 0, mine;
+    int64_t whole = 7, count = 0, claim = 0;
+    int is_on = 0, rank, i;
+    char text[64], tag[64];
+    diel_array value, found;
+    MPI_Comm comm = diel_comm(d);
+
+    memset(&found, 0, sizeof found);
+    CHECK(diel_option_double(d, "solver.dt", &dt) == DIEL_DONE && dt == 0.25);
+    CHECK(diel_option_double(d, "solver.dx", &dt) == DIEL_ABSENT && dt == 0.25);
+    CHECK(diel_option_int(d, "steps", &whole) == DIEL_DONE && whole == 12);
+    CHECK(diel_option_bool(d, "on", &is_on) == DIEL_DONE && is_on == 1);
+    CHECK(diel_option_text(d, "names.1", text, sizeof text) == DIEL_DONE && !strcmp(text, "b"));
+    CHECK(diel_option_doubles(d, "list", list, 4, &count) == DIEL_DONE && count == 3);
+    CHECK(list[0] == 1 && list[2] == 2.5);
+    CHECK(diel_option_doubles(d, "list", list, 2, &count) == DIEL_FAILED && count == 3);
+    CHECK(diel_option_int(d, "solver.dt", &whole) == DIEL_FAILED);
+    CHECK(strstr(diel_error(d), "a whole number is asked for") != NULL);
+    CHECK(diel_clear_error(d) == DIEL_DONE);
+    CHECK(diel_has_option(d, "solver") && !diel_has_option(d, "solver.none"));
+    CHECK(diel_option_json(d, "solver", text, sizeof text) == DIEL_DONE);
+    CHECK(!strcmp(text, "{\"dt\": 0.25}"));
+
+    CHECK(d->abi == DIEL_ABI && d->bytes == (int32_t)sizeof *d && d->copies == 1);
+    CHECK(!strcmp(d->module, "solver") && !strcmp(d->group, "all") && d->depth == 1);
+    MPI_Comm_rank(comm, &rank);
+    CHECK(rank == d->rank);
+    mine = rank + 1;
+    MPI_Allreduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, comm);
+    CHECK(sum == d->ranks * (d->ranks + 1) / 2);
+
+    for (i = 0; i < 6; i++) x[i] = rank + 0.5 * i;
+    value = diel_matrix(DIEL_FLOAT64, x, 2, 3);
+    snprintf(tag, sizeof tag, "part/%d", rank);
+    CHECK(diel_put_with(d, tag, &value, DIEL_STRIPED | DIEL_VISIBLE, -1) == DIEL_DONE);
+    CHECK(diel_read(d, tag, &found, 5) == DIEL_DONE && found.owner != 0);
+    CHECK(found.dtype == DIEL_FLOAT64 && found.ndim == 2 && found.shape[1] == 3);
+    CHECK(!memcmp(found.data, x, sizeof x));
+    CHECK(diel_free(d, &found) == DIEL_DONE && found.data == NULL);
+    CHECK(diel_get_doubles(d, tag, x, 6, 5) == DIEL_FAILED); /* another shape */
+    CHECK(strstr(diel_error(d), "(2, 3)") != NULL);
+    diel_clear_error(d);
+    memset(x, 0, sizeof x);
+    CHECK(diel_get(d, tag, &value, 5) == DIEL_DONE && x[5] == rank + 2.5);
+    CHECK(diel_get(d, tag, &value, 0) == DIEL_LATE);
+
+    snprintf(tag, sizeof tag, "words/%d/left", rank);
+    CHECK(diel_put_text(d, tag, "hello") == DIEL_DONE);
+    snprintf(tag, sizeof tag, "words/%d/*", rank);
+    CHECK(diel_count(d, tag, &count) == DIEL_DONE && count == 1);
+    CHECK(diel_claim(d, tag, &found, &claim, 5, 0) == DIEL_DONE && found.dtype == DIEL_TEXT);
+    CHECK(!strcmp((char *)found.data, "hello") && found.bytes == 5);
+    CHECK(diel_count(d, tag, &count) == DIEL_DONE && count == 0);
+    CHECK(diel_give_back(d, claim) == DIEL_DONE);
+    diel_free(d, &found);
+    value = diel_vector(DIEL_TEXT, text, sizeof text);
+    CHECK(diel_get(d, tag, &value, 5) == DIEL_DONE && !memcmp(text, "hello", 5));
+    CHECK(value.shape[0] == 5 && diel_matched_tag(d, text, sizeof text) == DIEL_DONE);
+    CHECK(strstr(text, "/left") != NULL);
+
+    CHECK(diel_increment(d, "sum", 1, NULL) == DIEL_DONE && diel_flush(d) == DIEL_DONE);
+    if (rank == 0) {
+        while (diel_read(d, "sum", &found, 5) == DIEL_DONE && *(int64_t *)found.data < d->ranks)
+            diel_free(d, &found);
+        CHECK(found.dtype == DIEL_INT64 && found.ndim == 0);
+        CHECK(diel_put_int(d, "from C", 42) == DIEL_DONE && diel_get(d, "table", &found, 9) == 0);
+        CHECK(found.dtype == DIEL_JSON && !strcmp((char *)found.data, "{\"a\": [1, null]}"));
+        CHECK(diel_get(d, "odd", &found, 9) == DIEL_FAILED && strstr(diel_error(d), "fractions"));
+        diel_clear_error(d);
+    }
+    CHECK(diel_must_stop(d) == DIEL_GO_ON && diel_time_left(d) < 0);
+    return diel_log(d, DIEL_INFO, "all of it");
+}
+"""
+
+PEER = """
+from fractions import Fraction
+
+def run(ctx):
+    assert ctx.tuples.tget("from C") == 42
+    ctx.tuples.tput("table", {"a": [1, None]})
+    ctx.tuples.tput("odd", Fraction(1, 3))
+"""
+
+FILE = """
+[tuple_space]
+servers = 2
+
+[[module]]
+name = "solver"
+library = "./solver.so:run"
+processes = 2
+options = { steps = 12, on = true, names = ["a", "b"], list = [1, 2, 2.5], solver.dt = 0.25 }
+
+[[module]]
+name = "peer"
+function = "./peer.py:run"
+
+[[group]]
+name = "all"
+modules = ["solver", "peer"]
+"""
+
+
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_the_calls_of_one_module(tmp_path: Path, language: str) -> None:
+    source = tmp_path / f"solver.{language}"
+    source.write_text(BASICS)
+    if language == "c":
+        compile_library(source, compiler="mpicc")
+    else:
+        compile_library(source, compiler="mpicxx", flags=(*STRICT_CPP, "-Wno-cast-function-type"))
+    file = workflow(tmp_path, FILE, peer=PEER)
+    done = diel("run", file, cwd=tmp_path)
+    assert done.status == 0, done.output
+    assert records_of(tmp_path, "GroupFinished")
