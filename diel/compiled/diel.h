@@ -69,6 +69,8 @@ enum { DIEL_STRIPED = 1, DIEL_VISIBLE = 2, DIEL_IF_ABSENT = 4 }; /* flags of a p
 enum { DIEL_ACKNOWLEDGE = 0, DIEL_GIVE_BACK = 1, DIEL_RENEW = 2 };
 enum { DIEL_SEND = 0, DIEL_MOVE = 1 };
 enum { DIEL_GO_ON = 0, DIEL_STOP_NOW = 1, DIEL_ENDS_SOON = 2 };
+enum { DIEL_EXCHANGE = 0, DIEL_PUSH = 1, DIEL_PULL = 2 };
+enum { DIEL_OWNED = 0, DIEL_READS = 1 }; /* the kinds of sections of a boundary */
 enum { DIEL_OF_COPY = 0, DIEL_OF_MODULE = 1 };
 enum { DIEL_MOST_AXES = 8 };
 
@@ -86,6 +88,13 @@ typedef struct diel_address {
     char module[256];
     int32_t copy, rank; /* from 0 */
 } diel_address;
+
+typedef struct diel_boundary {
+    int32_t number;
+    int32_t owned, read; /* how many sections of it this rank owns and reads */
+    int32_t lanes;       /* for diel_exchange only */
+    void *requests;
+} diel_boundary;
 
 struct diel_calls;
 
@@ -126,6 +135,24 @@ typedef struct diel_calls {
     int32_t (*clear_error)(diel *);
     int32_t (*must_stop)(diel *, int32_t *what);
     int32_t (*time_left)(diel *, double *seconds);
+    int32_t (*send)(diel *, int32_t how, const char *module, int32_t copy, int32_t rank,
+                    const char *tag, const diel_array *value, double timeout_s);
+    int32_t (*recv)(diel *, const char *module, int32_t copy, int32_t rank, const char *tag,
+                    diel_array *value, diel_address *source, double timeout_s);
+    int32_t (*peers)(diel *, const char *module, int32_t *copies, int32_t *ranks);
+    int32_t (*boundary)(diel *, const char *name, int32_t *number, int32_t *owned, int32_t *read);
+    int32_t (*section)(diel *, int32_t boundary, int32_t kind, int32_t index, diel_array *section,
+                       int64_t *start);
+    int32_t (*bind)(diel *, int32_t boundary, int32_t kind, int32_t index, void *data,
+                    const int64_t *strides);
+    int32_t (*whole)(diel *, int32_t boundary, diel_array *whole);
+    int32_t (*exchange)(diel *, int32_t boundary, int32_t how, double timeout_s, int64_t *step);
+    int32_t (*save)(diel *, const char *name, const diel_array *value);
+    int32_t (*checkpoint)(diel *);
+    int32_t (*restore)(diel *, const char *name, diel_array *value);
+    int32_t (*result)(diel *, const char *name, const diel_array *value);
+    int32_t (*progress)(diel *, double done, double total, const char *text);
+    int32_t (*allow_loss)(diel *);
 } diel_calls;
 
 /* What the loader reads before it calls anything: the versions of this file, and of MPI. */
@@ -376,6 +403,125 @@ static inline int diel_increment(diel *d, const char *tag, double by, double *su
 
 /* Wait until all tuples that this rank has put are in the space. */
 static inline int diel_flush(diel *d) { return d->calls->flush(d); }
+
+/* -- messages between ranks of a group --------------------------------------------------------- */
+
+/* How many copies a module of the group has, and how many ranks all of them have together. */
+static inline int diel_peers(diel *d, const char *module, int32_t *copies, int32_t *ranks) {
+    return d->calls->peers(d, module, copies, ranks);
+}
+
+/* Send a value to a rank of a copy, both from 0; never waits, and the value may be changed at once.
+ * Only a receive with the same tag receives it; a tag of NULL is one too. */
+static inline int diel_send(diel *d, const char *module, int copy, int rank, const char *tag,
+                            const diel_array *value) {
+    return d->calls->send(d, DIEL_SEND, module, copy, rank, tag, value, -1);
+}
+
+/* Send a value without a copy of it, and wait until it has been received. */
+static inline int diel_move(diel *d, const char *module, int copy, int rank, const char *tag,
+                            const diel_array *value, double timeout_s) {
+    return d->calls->send(d, DIEL_MOVE, module, copy, rank, tag, value, timeout_s);
+}
+
+/* Receive a value, as diel_get does: into memory that is given, or handed out. A module of NULL
+ * stands for any rank; `source` says which it was, and may be NULL. */
+static inline int diel_recv(diel *d, const char *module, int copy, int rank, const char *tag,
+                            diel_array *value, diel_address *source, double timeout_s) {
+    return d->calls->recv(d, module, copy, rank, tag, value, source, timeout_s);
+}
+
+static inline int diel_send_doubles(diel *d, const char *module, int copy, int rank,
+                                    const char *tag, const double *x, int64_t length) {
+    diel_array value = diel_vector(DIEL_FLOAT64, x, length);
+    return d->calls->send(d, DIEL_SEND, module, copy, rank, tag, &value, -1);
+}
+
+static inline int diel_recv_doubles(diel *d, const char *module, int copy, int rank,
+                                    const char *tag, double *x, int64_t length, double timeout_s) {
+    diel_array value = diel_vector(DIEL_FLOAT64, x, length);
+    return d->calls->recv(d, module, copy, rank, tag, &value, NULL, timeout_s);
+}
+
+/* -- boundaries: sections of an array that modules share ---------------------------------------- */
+
+/* Open a [[boundary]] of the workflow file. Then bind memory to each section, or use the array of
+ * diel_boundary_array. */
+static inline int diel_boundary_open(diel *d, const char *name, diel_boundary *b) {
+    memset(b, 0, sizeof *b);
+    return d->calls->boundary(d, name, &b->number, &b->owned, &b->read);
+}
+
+/* What a section is: its dtype and shape, without data, and where in the boundary it begins; kind is
+ * DIEL_OWNED or DIEL_READS, and `start`, of ndim numbers, may be NULL. */
+static inline int diel_section(diel *d, const diel_boundary *b, int kind, int index,
+                               diel_array *section, int64_t *start) {
+    return d->calls->section(d, b->number, kind, index, section, start);
+}
+
+/* Let memory be that of a section, before the first exchange: it is sent and received into as it is,
+ * and has to stay until the function returns. `strides` has for each axis how many elements are
+ * from one index to the next, and is NULL where they are one behind the other. Bind all sections of
+ * a kind, or none. */
+static inline int diel_bind(diel *d, const diel_boundary *b, int kind, int index, void *data,
+                            const int64_t *strides) {
+    return d->calls->bind(d, b->number, kind, index, data, strides);
+}
+
+/* The whole array of a boundary, in memory of diel, whose indices mean the same on all ranks; only
+ * the sections that this rank owns and reads are used, where they are not bound. */
+static inline int diel_boundary_array(diel *d, const diel_boundary *b, diel_array *whole) {
+    return d->calls->whole(d, b->number, whole);
+}
+
+/* Send the sections that this rank owns to the ranks that read them; they are copied. */
+static inline int diel_push(diel *d, diel_boundary *b, double timeout_s) {
+    return d->calls->exchange(d, b->number, DIEL_PUSH, timeout_s, NULL);
+}
+
+/* Receive the sections that this rank reads; `step`, which may be NULL, says of which push. */
+static inline int diel_pull(diel *d, diel_boundary *b, double timeout_s, int64_t *step) {
+    return d->calls->exchange(d, b->number, DIEL_PULL, timeout_s, step);
+}
+
+/* Push and pull, without a copy of memory that is in one piece; when it returns the sections may be
+ * changed. */
+static inline int diel_exchange(diel *d, diel_boundary *b, double timeout_s) {
+    return d->calls->exchange(d, b->number, DIEL_EXCHANGE, timeout_s, NULL);
+}
+
+/* -- checkpoints, and what a copy reports ------------------------------------------------------- */
+
+/* Add a value to the state of this rank, under a name. diel_checkpoint then saves the state, from
+ * which this rank goes on if the run is started again; the next begins empty. */
+static inline int diel_save(diel *d, const char *name, const diel_array *value) {
+    return d->calls->save(d, name, value);
+}
+
+static inline int diel_checkpoint(diel *d) { return d->calls->checkpoint(d); }
+
+/* Find a value of the state that was saved before; DIEL_ABSENT if there is none. */
+static inline int diel_restore(diel *d, const char *name, diel_array *value) {
+    return d->calls->restore(d, name, value);
+}
+
+/* Add to what the copy returns: a table of values by name, in the journal; of its rank 0. */
+static inline int diel_result(diel *d, const char *name, const diel_array *value) {
+    return d->calls->result(d, name, value);
+}
+
+static inline int diel_result_double(diel *d, const char *name, double x) {
+    diel_array value = diel_number(DIEL_FLOAT64, &x);
+    return d->calls->result(d, name, &value);
+}
+
+/* Progress, as displays show it; a total below 0 is unknown, and the text may be NULL. */
+static inline int diel_progress(diel *d, double done, double total, const char *text) {
+    return d->calls->progress(d, done, total, text);
+}
+
+/* Declare that the group can go on without this copy, if its rank dies. */
+static inline int diel_allow_loss(diel *d) { return d->calls->allow_loss(d); }
 
 /* -- when to stop ------------------------------------------------------------------------------ */
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from ctypes import c_char, c_char_p, c_double, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,11 @@ STRIPED, VISIBLE, IF_ABSENT = 1, 2, 4
 ACKNOWLEDGE, GIVE_BACK, RENEW = range(3)
 GO_ON, STOP_NOW, ENDS_SOON = range(3)
 OF_COPY, OF_MODULE = 0, 1
+SEND, MOVE = 0, 1
+EXCHANGE, PUSH, PULL = range(3)
+OWNED, READS = 0, 1
 MOST_AXES: Final = 8
+BOOL, INT64, FLOAT64 = 1, 5, 11
 BYTES, TEXT, JSON = 20, 21, 22
 
 DTYPES: Final = {
@@ -48,6 +53,16 @@ class ArrayStruct(ctypes.Structure):
         ("dtype", c_int32),
         ("ndim", c_int32),
         ("owner", c_int64),
+    ]
+
+
+class AddressStruct(ctypes.Structure):
+    """``diel_address``."""
+
+    _fields_ = [
+        ("module", c_char * 256),
+        ("copy", c_int32),
+        ("rank", c_int32),
     ]
 
 
@@ -93,14 +108,27 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "clear_error": (),
     "must_stop": (_OUT,),
     "time_left": (_OUT,),
+    "send": (c_int32, c_char_p, c_int32, c_int32, c_char_p, _OUT, c_double),
+    "recv": (c_char_p, c_int32, c_int32, c_char_p, _OUT, _OUT, c_double),
+    "peers": (c_char_p, _OUT, _OUT),
+    "boundary": (c_char_p, _OUT, _OUT, _OUT),
+    "section": (c_int32, c_int32, c_int32, _OUT, _OUT),
+    "bind": (c_int32, c_int32, c_int32, _OUT, _OUT),
+    "whole": (c_int32, _OUT),
+    "exchange": (c_int32, c_int32, c_double, _OUT),
+    "save": (c_char_p, _OUT),
+    "checkpoint": (),
+    "restore": (c_char_p, _OUT),
+    "result": (c_char_p, _OUT),
+    "progress": (c_double, c_double, c_char_p),
+    "allow_loss": (),
 }
 """The calls in the order of ``diel_calls``, each with its arguments behind the ``diel *``."""
 
 
-def table_type() -> type[ctypes.Structure]:
-    """Return the type of ``diel_calls``."""
-    fields: list[tuple[str, Any]] = [("count", c_int64)]
-    fields += [
-        (name, ctypes.CFUNCTYPE(c_int32, c_void_p, *arguments)) for name, arguments in CALLS.items()
-    ]
-    return type("CallsStruct", (ctypes.Structure,), {"_fields_": fields})
+@functools.cache
+def callback_types() -> dict[str, Any]:
+    """Return the type of each function of the table, in order."""
+    return {
+        name: ctypes.CFUNCTYPE(c_int32, c_void_p, *arguments) for name, arguments in CALLS.items()
+    }

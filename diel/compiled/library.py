@@ -9,20 +9,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from diel.compiled.calls import CopyCalls
+from diel.compiled.table import CopyCalls
 from diel.errors import ModuleFailed
 from diel.workflow.functions import FunctionLocation
 from diel.workflow.libraries import check_library, mpi_of
 
 if TYPE_CHECKING:
     from diel.loading.context import Context
-
-_MAPPED: Final = "/proc/self/maps"
-_MPI_FILE: Final = re.compile(
-    r"(/.*/(libmpi(?:ch|fort)?\.so[.\d]*|libmpi-[^/]*\.so[.\d]*))$", re.MULTILINE
-)
 
 
 def load_library(location: FunctionLocation) -> ModuleType:
@@ -57,14 +52,14 @@ def _caller(library: ctypes.CDLL, location: FunctionLocation) -> Callable[[Conte
     def call(context: Context) -> Any:
         rank, ranks = context.rank_of_copy
         with CopyCalls(context, rank, ranks) as calls:
-            status = function(ctypes.addressof(calls.struct))
+            status = function(calls.address)
             if calls.error is not None:
                 raise calls.error
             if status:
                 words = calls.struct.error.decode(errors="replace")
                 after = f"; the last call that was not done: {words}" if words else ""
                 raise ModuleFailed(f"{location.spec} returned {status}{after}")
-        return None
+        return calls.results or None
 
     return call
 

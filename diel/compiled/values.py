@@ -9,16 +9,26 @@ from typing import Any, Final
 
 import numpy as np
 
-from diel.compiled.layout import BYTES, DTYPES, JSON, MOST_AXES, NAMES, TEXT, ArrayStruct
+from diel.compiled.layout import (
+    BOOL,
+    BYTES,
+    DTYPES,
+    FLOAT64,
+    INT64,
+    JSON,
+    MOST_AXES,
+    NAMES,
+    TEXT,
+    ArrayStruct,
+)
 from diel.errors import PayloadError
 from diel.tuples.codec import is_plain_array
 
 Array = np.ndarray[Any, Any]
 
 _TYPES: Final = {code: np.dtype(name) for code, name in DTYPES.items()}
-_CODES: Final = {dtype: code for code, dtype in _TYPES.items()}
+CODES: Final = {dtype: code for code, dtype in _TYPES.items()}
 _TEXTS: Final = (BYTES, TEXT, JSON)
-_INT64, _FLOAT64, _BOOL = 5, 11, 1
 
 
 def describe(struct: ArrayStruct) -> str:
@@ -74,7 +84,15 @@ def value_at(struct: ArrayStruct) -> Any:
             what = "UTF-8 text" if struct.dtype == TEXT else "JSON"
             raise PayloadError(f"the value is not {what}: {error}") from None
     array = array_at(struct)
-    return array.item() if not array.ndim and struct.dtype in (_INT64, _FLOAT64, _BOOL) else array
+    return array.item() if not array.ndim and struct.dtype in (INT64, FLOAT64, BOOL) else array
+
+
+def copied(struct: ArrayStruct) -> Any:
+    """Return a copy of the value that a caller's struct holds; a number as one of Python."""
+    value = value_at(struct)
+    if not isinstance(value, np.ndarray):
+        return value
+    return value.copy() if value.ndim else value.item()
 
 
 def as_memory(value: Any) -> tuple[int, Array]:
@@ -86,7 +104,7 @@ def as_memory(value: Any) -> tuple[int, Array]:
         If it is neither array, number, text nor bytes, and has no form in JSON.
     """
     if isinstance(value, np.ndarray):
-        if not is_plain_array(value) or value.dtype.newbyteorder("=") not in _CODES:
+        if not is_plain_array(value) or value.dtype.newbyteorder("=") not in CODES:
             raise PayloadError(
                 f"an array of dtype {value.dtype} and type {type(value).__name__} has no form in "
                 "C: put it as an array of plain numbers"
@@ -94,15 +112,15 @@ def as_memory(value: Any) -> tuple[int, Array]:
         if value.ndim > MOST_AXES:
             raise PayloadError(f"an array of {value.ndim} axes: in C {MOST_AXES} are the most")
         plain = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
-        return _CODES[plain.dtype], plain
+        return CODES[plain.dtype], plain
     if isinstance(value, (bool, np.bool_)):
-        return _BOOL, np.array(value)
-    if isinstance(value, np.number) and value.dtype in _CODES:
-        return _CODES[value.dtype], np.array(value)
+        return BOOL, np.array(value)
+    if isinstance(value, np.number) and value.dtype in CODES:
+        return CODES[value.dtype], np.array(value)
     if isinstance(value, float):
-        return _FLOAT64, np.array(value)
+        return FLOAT64, np.array(value)
     if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return _INT64, np.array(value, np.int64)
+        return INT64, np.array(value, np.int64)
     if isinstance(value, (bytes, bytearray)):
         return BYTES, np.frombuffer(value, np.uint8)
     code, text = TEXT, value

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from diel.coupling.address import Address, To
-    from diel.coupling.boundary import SharedBoundary
+    from diel.coupling.boundary import Sections, SharedBoundary
     from diel.coupling.channel import Channel
     from diel.coupling.messages import Sending
     from diel.loading.state import SavedState
@@ -393,30 +393,48 @@ class Context:
         """
         self._messages.move(value, to, tag=tag, timeout=timeout)
 
-    def boundary(self, name: str) -> SharedBoundary:
+    def boundary(
+        self, name: str, *, owned: Sequence[Any] = (), read: Sequence[Any] = ()
+    ) -> SharedBoundary:
         """Return a shared boundary, the same object each time.
 
         Parameters
         ----------
         name : str
             Of a [[boundary]] of the workflow file.
+        owned, read : sequence of ndarray, optional
+            At the first call: the memory of the sections that this rank owns, and of those that it
+            reads, in place of views of the boundary's ``array``. It is sent and received into as it
+            is, without a copy where it is C-contiguous.
 
         Raises
         ------
         BoundaryError
-            If there is no such boundary, this rank has no part in it, or a module of it is not in
-            this group.
+            If there is no such boundary, this rank has no part in it, a module of it is not in
+            this group, or the memory does not fit its sections.
         """
         if name not in self._boundaries:
             from diel.coupling.boundary import SharedBoundary
 
-            if name not in self._declared:
-                known = ", ".join(self._declared) or "none"
-                raise BoundaryError(
-                    f'the workflow file has no [[boundary]] "{name}"; it has {known}'
-                )
-            self._boundaries[name] = SharedBoundary(self._declared[name], self._messages)
+            self._boundaries[name] = SharedBoundary(
+                self._declaration_of(name), self._messages, owned=owned, read=read
+            )
+        elif owned or read:
+            raise BoundaryError(f'boundary "{name}" has its memory already: give it at first')
         return self._boundaries[name]
+
+    def sections(self, name: str) -> tuple[Boundary, Sections]:
+        """Return the declaration of a boundary, and the sections of this rank; as `boundary`."""
+        from diel.coupling.boundary import Sections
+
+        declared = self._declaration_of(name)
+        return declared, Sections.of(declared, self._messages)
+
+    def _declaration_of(self, name: str) -> Boundary:
+        if name not in self._declared:
+            known = ", ".join(self._declared) or "none"
+            raise BoundaryError(f'the workflow file has no [[boundary]] "{name}"; it has {known}')
+        return self._declared[name]
 
     @property
     def restored(self) -> Any:

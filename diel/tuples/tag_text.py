@@ -1,4 +1,4 @@
-"""Tags and patterns as texts, as for ``diel tuple`` and compiled modules: ``job/3`` or ``job/*``."""
+"""Tags and patterns as texts: ``job/3`` or ``job/*``, for shells and compiled modules."""
 
 from __future__ import annotations
 

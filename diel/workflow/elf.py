@@ -50,7 +50,7 @@ class NotElf(ValueError):
 
 
 def read_shared_object(file: Path) -> SharedObject:
-    """Return what the headers of a file say; a `NotElf` if it has none, an OSError if unreadable."""
+    """Return what the headers of a file say; a `NotElf` if it has none, or an OSError."""
     found = os.stat(file)
     return _read_version(file, found.st_mtime_ns, found.st_size)
 

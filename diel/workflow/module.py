@@ -1,4 +1,4 @@
-"""The table [[module]]: a Python function, one of a library, or an executable, and how its copies run."""
+"""The table [[module]]: a function or an executable, and how its copies run."""
 
 from __future__ import annotations
 

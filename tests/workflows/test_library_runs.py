@@ -134,3 +134,114 @@ def test_the_calls_of_one_module(tmp_path: Path, language: str) -> None:
     done = diel("run", file, cwd=tmp_path)
     assert done.status == 0, done.output
     assert records_of(tmp_path, "GroupFinished")
+
+
+COUPLED = r"""
+#include <diel.h>
+#include <stdlib.h>
+
+#define CHECK(what) if (!(what)) return diel_logf(d, DIEL_ERROR, "line %d: %s", __LINE__, #what), 1
+
+int run(diel *d) {
+    double field[4][10], theirs[8], x[3] = {1, 2, 3};
+    int64_t strides[2] = {10, 1}, start[2], step = -1;
+    int32_t copies = 0, ranks = 0;
+    int i, j, at;
+    char text[64];
+    diel_boundary wall, back;
+    diel_array value, found;
+    diel_address source;
+
+    memset(&found, 0, sizeof found);
+    CHECK(diel_peers(d, "peer", &copies, &ranks) == DIEL_DONE && copies == 1 && ranks == 1);
+    value = diel_vector(DIEL_FLOAT64, x, 3);
+    CHECK(diel_send(d, "peer", 0, 0, "numbers", &value) == DIEL_DONE);
+    x[0] = 9;
+    CHECK(diel_move(d, "peer", 0, 0, NULL, &value, 20) == DIEL_DONE);
+    CHECK(diel_recv_doubles(d, "peer", 0, 0, "back", x, 3, 20) == DIEL_DONE && x[1] == 20);
+    CHECK(diel_recv(d, NULL, 0, 0, "words", &found, &source, 20) == DIEL_DONE);
+    CHECK(found.dtype == DIEL_TEXT && !strcmp((char *)found.data, "well done"));
+    CHECK(!strcmp(source.module, "peer") && source.copy == 0 && source.rank == 0);
+    CHECK(diel_recv(d, "peer", 0, 0, "words", &found, NULL, 0) == DIEL_LATE);
+    CHECK(diel_send(d, "pear", 0, 0, NULL, &value) == DIEL_FAILED);
+    CHECK(strstr(diel_error(d), "did you mean \"peer\"?") != NULL);
+    diel_clear_error(d);
+
+    CHECK(diel_boundary_open(d, "wall", &wall) == DIEL_DONE && wall.owned == 1 && wall.read == 0);
+    CHECK(diel_boundary_open(d, "back", &back) == DIEL_DONE && back.owned == 0 && back.read == 1);
+    CHECK(diel_section(d, &wall, DIEL_OWNED, 0, &found, start) == DIEL_DONE);
+    CHECK(found.shape[0] == 4 && found.shape[1] == 1 && start[0] == 4 * d->rank && start[1] == 0);
+    CHECK(diel_bind(d, &wall, DIEL_OWNED, 0, &field[0][9], strides) == DIEL_DONE);
+    CHECK(diel_bind(d, &back, DIEL_READS, 0, theirs, NULL) == DIEL_DONE);
+    CHECK(diel_bind(d, &back, DIEL_READS, 1, theirs, NULL) == DIEL_FAILED);
+    diel_clear_error(d);
+    for (at = 0; at < 3; at++) {
+        for (i = 0; i < 4; i++)
+            for (j = 0; j < 10; j++) field[i][j] = 100 * at + 10 * (4 * d->rank + i) + j;
+        CHECK(diel_exchange(d, &wall, 20) == DIEL_DONE);
+        CHECK(diel_pull(d, &back, 20, &step) == DIEL_DONE && step == at);
+        for (i = 0; i < 8; i++) CHECK(theirs[i] == 2 * (100 * at + 10 * i + 9));
+    }
+    value = diel_vector(DIEL_FLOAT64, theirs, 8);
+    CHECK(diel_restore(d, "theirs", &found) == DIEL_ABSENT);
+    CHECK(diel_save(d, "theirs", &value) == DIEL_DONE);
+    value = diel_vector(DIEL_TEXT, text, (int64_t)snprintf(text, sizeof text, "rank %d", d->rank));
+    CHECK(diel_save(d, "name", &value) == DIEL_DONE && diel_checkpoint(d) == DIEL_DONE);
+    CHECK(diel_progress(d, 3, 3, "steps") == DIEL_DONE);
+    return diel_result_double(d, "last", theirs[7]);
+}
+"""
+
+COUPLED_PEER = """
+import numpy as np
+
+def run(ctx):
+    for rank in range(2):
+        x = ctx.recv(("solver", 0, rank), tag="numbers")
+        assert x.tolist() == [1, 2, 3]
+        assert ctx.recv(("solver", 0, rank)).tolist() == [9, 2, 3]
+        ctx.send(10 * x, ("solver", 0, rank), tag="back")
+        ctx.send("well done", ("solver", 0, rank), tag="words")
+    wall, back = ctx.boundary("wall"), ctx.boundary("back")
+    for step in range(3):
+        wall.exchange()
+        back.owned[0][...] = 2 * wall.read[0][:, 0]
+        back.push()
+"""
+
+COUPLED_FILE = """
+[[module]]
+name = "solver"
+library = "./solver.so:run"
+processes = 2
+
+[[module]]
+name = "peer"
+function = "./peer.py:run"
+
+[[boundary]]
+name = "wall"
+shape = [8, 1]
+owners = [{ module = "solver", split = 0 }]
+readers = [{ module = "peer" }]
+
+[[boundary]]
+name = "back"
+shape = [8]
+owners = [{ module = "peer" }]
+readers = [{ module = "solver" }]
+
+[[group]]
+name = "all"
+modules = ["solver", "peer"]
+"""
+
+
+def test_messages_boundaries_and_states(tmp_path: Path) -> None:
+    source = tmp_path / "solver.c"
+    source.write_text(COUPLED)
+    compile_library(source)
+    done = diel("run", workflow(tmp_path, COUPLED_FILE, peer=COUPLED_PEER), cwd=tmp_path)
+    assert done.status == 0, done.output
+    ended = records_of(tmp_path, "CopyFinished", module="solver")
+    assert [record["returned"] for record in ended] == [{"last": 2 * (200 + 70 + 9)}]

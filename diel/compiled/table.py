@@ -1,0 +1,96 @@
+"""The table of calls that a rank hands to C, and the struct that a function is called with."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from diel.compiled.layout import CALLS, DONE, FAILED, CopyStruct, callback_types
+from diel.compiled.peer_calls import PeerCalls
+from diel.workflow.libraries import ABI
+
+if TYPE_CHECKING:
+    from diel.loading.context import Context
+
+
+class CopyCalls(PeerCalls):
+    """All calls of one copy of a module on one rank, served within a block.
+
+    Parameters
+    ----------
+    context : Context
+    rank, ranks : int
+        Of the copy.
+    """
+
+    def __init__(self, context: Context, rank: int = 0, ranks: int = 1) -> None:
+        super().__init__(context, _struct_of(context, rank, ranks))
+
+    @property
+    def address(self) -> int:
+        """The address of the struct."""
+        return ctypes.addressof(self.struct)
+
+    def __enter__(self) -> CopyCalls:
+        _open[self.address] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del _open[self.address]
+        self.memory.clear()
+
+
+_open: dict[int, CopyCalls] = {}
+"""The calls of copies that run in this process, by the address of their struct."""
+
+
+def _served(method: Callable[..., int | None]) -> Callable[..., int]:
+    """Return a callback for a call: no exception leaves it, since there are C frames below."""
+
+    def call(address: int, *arguments: Any) -> int:
+        try:
+            copy = _open[address]
+        except KeyError:
+            return FAILED  # after the end of the copy, or with another struct
+        try:
+            return method(copy, *arguments) or DONE
+        except BaseException as error:
+            return copy.keep(error)
+
+    return call
+
+
+@functools.cache
+def call_table() -> ctypes.Structure:
+    """Return the table of calls, which is made once in a process."""
+    fields = [("count", ctypes.c_int64), *callback_types().items()]
+    kind = type("CallsStruct", (ctypes.Structure,), {"_fields_": fields})
+    table: ctypes.Structure = kind(count=len(CALLS))
+    for name, callback in callback_types().items():
+        setattr(table, name, callback(_served(getattr(CopyCalls, name))))
+    return table
+
+
+def _struct_of(context: Context, rank: int, ranks: int) -> CopyStruct:
+    struct = CopyStruct(
+        abi=ABI,
+        bytes=ctypes.sizeof(CopyStruct),
+        calls=ctypes.addressof(call_table()),
+        copy=context.copy_index,
+        copies=context.copies,
+        rank=rank,
+        ranks=ranks,
+        threads=context.threads,
+        module=context.module.encode(),
+        group=context.group.encode(),
+        run_dir=str(context.run_dir).encode(),
+        folder=str(context.folder).encode(),
+        element=b"" if context.element is None else context.element.name.encode(),
+        session=context.session.encode(),
+    )
+    inner = context.iteration[-len(struct.iteration) :]
+    struct.iteration[: len(inner)] = inner
+    struct.depth = len(inner)
+    return struct
