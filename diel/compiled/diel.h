@@ -174,6 +174,51 @@ const char diel_mpi_[64] =
 #endif
 #endif
 
+/* -- the C stack of a crash, for the rank's crash file ------------------------------------------ */
+
+#ifdef __GLIBC__
+#include <execinfo.h>
+#include <signal.h>
+#include <unistd.h>
+
+typedef struct diel_crash {
+    int32_t descriptor, is_running, count, signals[5];
+    unsigned char before[5][256]; /* what handled each signal */
+} diel_crash;
+
+/* Under another name, since -std=c99 hides it, and the struct that it takes. */
+extern int diel_sigaction_(int, const void *, void *) __asm__("sigaction");
+
+extern DIEL_EXPORT_ diel_crash diel_crash_;
+diel_crash diel_crash_;
+DIEL_EXPORT_ void diel_crashed_(int number);
+DIEL_EXPORT_ void diel_exited_(int status, void *unused);
+
+static inline void diel_write_frames_(const char *title) {
+    void *frames[64];
+    int count = backtrace(frames, 64);
+    if (write(diel_crash_.descriptor, title, strlen(title)) < 0) return;
+    backtrace_symbols_fd(frames, count, diel_crash_.descriptor);
+    if (write(diel_crash_.descriptor, "\n", 1) < 0) return;
+}
+
+void diel_crashed_(int number) {
+    int i;
+    diel_write_frames_("C stack, innermost first:\n");
+    for (i = 0; i < diel_crash_.count; i++)
+        if (diel_crash_.signals[i] == number) diel_sigaction_(number, diel_crash_.before[i], NULL);
+    raise(number);
+}
+
+void diel_exited_(int status, void *unused) {
+    char title[64];
+    (void)unused;
+    if (!diel_crash_.is_running) return;
+    snprintf(title, sizeof title, "exit(%d) in a library\nC stack, innermost first:\n", status);
+    diel_write_frames_(title);
+}
+#endif
+
 /* -- errors ------------------------------------------------------------------------------------ */
 
 static inline const char *diel_error(const diel *d) { return d->error; }

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from diel.compiled.crashes import CrashHandlers
 from diel.compiled.table import CopyCalls
 from diel.errors import ModuleFailed
 from diel.workflow.functions import FunctionLocation
@@ -20,8 +21,14 @@ if TYPE_CHECKING:
     from diel.loading.context import Context
 
 
-def load_library(location: FunctionLocation) -> ModuleType:
+def load_library(location: FunctionLocation, crash_note: int) -> ModuleType:
     """Load a shared object, and return code whose attribute of the function's name calls it.
+
+    Parameters
+    ----------
+    location : FunctionLocation
+    crash_note : int
+        The open file for the stack of a crash; -1 without one.
 
     Raises
     ------
@@ -41,18 +48,22 @@ def load_library(location: FunctionLocation) -> ModuleType:
         ) from None
     code = sys.modules.get(location.module_name) or ModuleType(location.module_name)
     sys.modules[location.module_name] = code
-    setattr(code, location.function, _caller(library, location))
+    setattr(code, location.function, _caller(library, location, crash_note))
     return code
 
 
-def _caller(library: ctypes.CDLL, location: FunctionLocation) -> Callable[[Context], Any]:
+def _caller(
+    library: ctypes.CDLL, location: FunctionLocation, crash_note: int
+) -> Callable[[Context], Any]:
     function = library[location.function]
     function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int
+    handlers = CrashHandlers(library, crash_note)
 
     def call(context: Context) -> Any:
         rank, ranks = context.rank_of_copy
         with CopyCalls(context, rank, ranks) as calls:
-            status = function(calls.address)
+            with handlers.watching():
+                status = function(calls.address)
             if calls.error is not None:
                 raise calls.error
             if status:

@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from diel.workflow.functions import FunctionLocation
 
 
-def load_code(location: FunctionLocation, folder: Path) -> ModuleType:
-    """Import or load the code that defines a function; exceptions of its code are passed on."""
+def load_code(location: FunctionLocation, folder: Path, crash_note: int = -1) -> ModuleType:
+    """Import or load the code that defines a function; exceptions of its code are passed on.
+
+    `crash_note` is the open file for the C stack of a crash, see `diel.compiled.crashes`.
+    """
     if not location.is_library:
         return import_code(location, folder)
     from diel.compiled.library import load_library  # here: few runs have libraries
 
-    return load_library(location)
+    return load_library(location, crash_note)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from compiled import STRICT_CPP, compile_library
+from compiled import STRICT, STRICT_CPP, compile_library
 from support import diel, records_of, workflow
 
 BASICS = r"""
@@ -245,3 +246,58 @@ def test_messages_boundaries_and_states(tmp_path: Path) -> None:
     assert done.status == 0, done.output
     ended = records_of(tmp_path, "CopyFinished", module="solver")
     assert [record["returned"] for record in ended] == [{"last": 2 * (200 + 70 + 9)}]
+
+
+CRASHES = r"""
+#include <diel.h>
+#include <stdlib.h>
+
+static double *grid;
+double kernel(int i);
+__attribute__((noinline)) double kernel(int i) { return grid[i] + 1; }
+
+int run(diel *d) {
+    char how[32] = "";
+    volatile double x;
+    diel_option_text(d, "how", how, sizeof how);
+    if (!strcmp(how, "segfault")) x = kernel(5);
+    if (!strcmp(how, "abort")) abort();
+    if (!strcmp(how, "exit")) exit(3);
+    (void)x;
+    return 0;
+}
+"""
+
+CRASHES_FILE = """
+[[module]]
+name = "solver"
+library = "./crash.so:run"
+options.how = "{how}"
+
+[[group]]
+name = "all"
+modules = ["solver"]
+"""
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize(
+    ("how", "words", "frame"),
+    [
+        ("segfault", "Segmentation fault", r"\(kernel\+"),
+        ("abort", "Aborted", r"\(run\+"),
+        ("exit", r"exit\(3\) in a library", r"\(run\+"),
+    ],
+)
+@pytest.mark.parametrize("optimised", ["-O0", "-O2"])
+def test_a_crash_is_told_with_its_c_stack(
+    tmp_path: Path, how: str, words: str, frame: str, optimised: str
+) -> None:
+    source = tmp_path / "crash.c"
+    source.write_text(CRASHES)
+    library = compile_library(source, flags=(*STRICT, optimised))
+    done = diel("run", workflow(tmp_path, CRASHES_FILE.replace("{how}", how)), cwd=tmp_path)
+    assert done.status not in (0, 2), done.output
+    told = rf"module solver\.0 crashed: {words} at {re.escape(str(library))}{frame}"
+    assert re.search(told, done.output), done.output
+    assert "libffi" not in done.output
