@@ -302,3 +302,75 @@ def test_a_crash_is_told_with_its_c_stack(
     told = rf"module solver\.0 crashed: {words} at {re.escape(str(library))}{frame}"
     assert re.search(told, done.output), done.output
     assert "libffi" not in done.output
+
+
+ANOTHER_MPI = """
+#define MPI_VERSION 3
+#define OMPI_MAJOR_VERSION 3
+#define OMPI_MINOR_VERSION 1
+typedef int MPI_Comm, MPI_Fint;
+#define MPI_COMM_NULL 0
+static inline MPI_Comm MPI_Comm_f2c(MPI_Fint handle) { return handle; }
+"""
+PLAIN = """
+#include <diel.h>
+int helper(void);
+int run(diel *d) { return helper() + d->rank; }
+"""
+FAILS = """
+#include <diel.h>
+int run(diel *d) {
+    double x;
+    if (diel_has_option(d, "quiet")) return 7;
+    if (diel_get_double(d, "number", &x, 0) != DIEL_LATE) return 1;
+    return diel_put_text(d, "a//b", "lost");
+}
+int forgets(diel *d) {
+    diel_put_text(d, "a//b", "lost");
+    return 0;
+}
+"""
+REFUSED_FILE = """
+{modules}
+
+[[group]]
+name = "all"
+modules = ["linked", "compiled", "unfinished", "fails", "quiet", "forgets"]
+"""
+REFUSED_MODULE = """
+[[module]]
+name = "{name}"
+library = "{library}"
+on_failure = "continue"
+"""
+
+
+def test_what_goes_wrong_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mpi.c").write_text("int helper(void); int helper(void) { return 0; }")
+    compile_library(tmp_path / "mpi.c", flags=("-Wl,-soname,libmpi.so.99",))
+    (tmp_path / "mpi.so").rename(tmp_path / "libmpi.so.99")
+    (tmp_path / "libmpi.so").symlink_to("libmpi.so.99")
+    (tmp_path / "linked.c").write_text(PLAIN)
+    found_by = (f"-L{tmp_path}", "-Wl,--no-as-needed", "-lmpi", f"-Wl,-rpath,{tmp_path}")
+    compile_library(tmp_path / "linked.c", flags=found_by)
+    (tmp_path / "unfinished.c").write_text(PLAIN)
+    compile_library(tmp_path / "unfinished.c")
+    (tmp_path / "compiled.c").write_text(ANOTHER_MPI + PLAIN.replace("helper() +", "0 *"))
+    compile_library(tmp_path / "compiled.c", flags=())
+    (tmp_path / "fails.c").write_text(FAILS)
+    compile_library(tmp_path / "fails.c")
+    libraries = {name: f"./{name}.so:run" for name in ("linked", "compiled", "unfinished", "fails")}
+    libraries |= {"quiet": "./fails.so:run", "forgets": "./fails.so:forgets"}
+    modules = "".join(
+        REFUSED_MODULE.format(name=name, library=library) for name, library in libraries.items()
+    ).replace('"quiet"\n', '"quiet"\noptions.quiet = true\n')
+    done = diel("run", workflow(tmp_path, REFUSED_FILE.format(modules=modules)), cwd=tmp_path)
+    reasons = {record["module"]: record["error"] for record in records_of(tmp_path, "CopyGivenUp")}
+    assert set(reasons) == set(libraries), done.output
+    assert "linked.so is linked with libmpi.so.99, and this process runs" in reasons["linked"]
+    assert "compiled.so was compiled with Open MPI 3.1, and this" in reasons["compiled"]
+    assert "unfinished.so:run cannot be loaded: " in reasons["unfinished"]
+    assert "undefined symbol: helper" in reasons["unfinished"]
+    assert reasons["quiet"] == "ModuleFailed: ./fails.so:run returned 7"
+    for name in ("fails", "forgets"):
+        assert reasons[name].startswith('TagError: "a//b": a field of a tag cannot be empty')
