@@ -248,6 +248,90 @@ def test_messages_boundaries_and_states(tmp_path: Path) -> None:
     assert [record["returned"] for record in ended] == [{"last": 2 * (200 + 70 + 9)}]
 
 
+EXCHANGED = r"""
+#include <mpi.h>
+#include <diel.h>
+#include <unistd.h>
+
+#define CHECK(what) if (!(what)) return diel_logf(d, DIEL_ERROR, "line %d: %s", __LINE__, #what), 1
+
+int run(diel *d) {
+    double field[8][10], theirs[16];
+    int64_t strides[2] = {10, 1};
+    int is_left = !strcmp(d->module, "left"), i, at, status = DIEL_LATE, late = 0;
+    diel_boundary mine, other, first;
+
+    CHECK(diel_boundary_open(d, is_left ? "from_left" : "from_right", &mine) == DIEL_DONE);
+    CHECK(diel_boundary_open(d, is_left ? "from_right" : "from_left", &other) == DIEL_DONE);
+    CHECK(diel_bind(d, &mine, DIEL_OWNED, 0, &field[0][3], strides) == DIEL_DONE);
+    CHECK(diel_bind(d, &other, DIEL_READS, 0, theirs, NULL) == DIEL_DONE);
+    for (at = 0; at < 50; at++) {
+        for (i = 0; i < 8; i++) field[i][3] = 1000 * at + 100 * is_left + 8 * d->rank + i;
+        CHECK(diel_exchange(d, &mine, 30) == DIEL_DONE);
+        CHECK(diel_exchange(d, &other, 30) == DIEL_DONE);
+        for (i = 0; i < 16; i++) CHECK(theirs[i] == 1000 * at + 100 * !is_left + i);
+    }
+    CHECK(diel_push(d, &mine, 1) == DIEL_FAILED);
+    CHECK(strstr(diel_error(d), "exchange it in C") != NULL);
+    diel_clear_error(d);
+    CHECK(diel_boundary_open(d, "both", &first) == DIEL_DONE);
+    if (!is_left) usleep(700000);
+    while (status == DIEL_LATE) late += (status = diel_exchange(d, &first, 0.2)) == DIEL_LATE;
+    CHECK(status == DIEL_DONE && (!is_left || late > 0));
+    if (diel_has_option(d, "leaves")) return 5;
+    status = diel_exchange(d, &first, -1);
+    return diel_has_option(d, "is_left") ? (status == DIEL_STOPPED ? 0 : 1) : status;
+}
+"""
+
+EXCHANGED_FILE = """
+[[module]]
+name = "left"
+library = "./both.so:run"
+processes = 2
+options.is_left = true
+
+[[module]]
+name = "right"
+library = "./both.so:run"
+processes = 2
+options = { leaves = true }
+
+[[boundary]]
+name = "from_left"
+shape = [16, 1]
+owners = [{ module = "left", split = 0 }]
+readers = [{ module = "right" }]
+
+[[boundary]]
+name = "from_right"
+shape = [16, 1]
+owners = [{ module = "right", split = 0 }]
+readers = [{ module = "left" }]
+
+[[boundary]]
+name = "both"
+shape = [200, 300]
+owners = [{ module = "left", section = [[0, 100], [0, 300]], split = 0 },
+          { module = "right", section = [[100, 200], [0, 300]], split = 0 }]
+readers = [{ module = "left" }, { module = "right" }]
+
+[[group]]
+name = "all"
+modules = ["left", "right"]
+"""
+
+
+def test_libraries_with_mpi_exchange_boundaries_in_c(tmp_path: Path) -> None:
+    """Whose partner has failed leaves its wait."""
+    (tmp_path / "both.c").write_text(EXCHANGED)
+    compile_library(tmp_path / "both.c", compiler="mpicc", flags=("-std=gnu99", "-Wall", "-Wextra"))
+    done = diel("run", workflow(tmp_path, EXCHANGED_FILE), cwd=tmp_path)
+    assert "line" not in done.output
+    assert "module 'right' failed: ModuleFailed: ./both.so:run returned 5" in done.output
+    assert done.status == 1, done.output
+
+
 CRASHES = r"""
 #include <diel.h>
 #include <stdlib.h>
