@@ -110,8 +110,12 @@ servers = 2
 [[module]]
 name = "solver"
 library = "./solver.so:run"
-processes = 2
-options = { steps = 12, on = true, names = ["a", "b"], list = [1, 2, 2.5], solver.dt = 0.25 }
+processes = {ranks}
+options.steps = 12
+options.on = true
+options.names = ["a", "b"]
+options.list = [1, 2, 2.5]
+options.solver.dt = 0.25
 
 [[module]]
 name = "peer"
@@ -131,7 +135,8 @@ def test_the_calls_of_one_module(tmp_path: Path, language: str) -> None:
         compile_library(source, compiler="mpicc")
     else:
         compile_library(source, compiler="mpicxx", flags=(*STRICT_CPP, "-Wno-cast-function-type"))
-    file = workflow(tmp_path, FILE, peer=PEER)
+    ranks = {"c": 2, "cpp": 4}[language]
+    file = workflow(tmp_path, FILE.format(ranks=ranks), peer=PEER)
     done = diel("run", file, cwd=tmp_path)
     assert done.status == 0, done.output
     assert records_of(tmp_path, "GroupFinished")
