@@ -393,13 +393,10 @@ def test_a_crash_is_told_with_its_c_stack(
     assert "libffi" not in done.output
 
 
+# What diel.h says where another mpi.h was included before it.
 ANOTHER_MPI = """
-#define MPI_VERSION 3
-#define OMPI_MAJOR_VERSION 3
-#define OMPI_MINOR_VERSION 1
-typedef int MPI_Comm, MPI_Fint;
-#define MPI_COMM_NULL 0
-static inline MPI_Comm MPI_Comm_f2c(MPI_Fint handle) { return handle; }
+extern const char diel_mpi_[64];
+const char diel_mpi_[64] = "Open MPI 3.1";
 """
 PLAIN = """
 #include <diel.h>
@@ -444,8 +441,8 @@ def test_what_goes_wrong_is_named(tmp_path: Path) -> None:
     compile_library(tmp_path / "linked.c", flags=found_by)
     (tmp_path / "unfinished.c").write_text(PLAIN)
     compile_library(tmp_path / "unfinished.c")
-    (tmp_path / "compiled.c").write_text(ANOTHER_MPI + PLAIN.replace("helper() +", "0 *"))
-    compile_library(tmp_path / "compiled.c", flags=())
+    (tmp_path / "compiled.c").write_text(PLAIN.replace("helper() +", "0 *") + ANOTHER_MPI)
+    compile_library(tmp_path / "compiled.c")
     (tmp_path / "fails.c").write_text(FAILS)
     compile_library(tmp_path / "fails.c")
     libraries = {name: f"./{name}.so:run" for name in ("linked", "compiled", "unfinished", "fails")}
