@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from diel.loading.context import Context
 
 
+_FAMILIES: Final = ("Open MPI", "MPICH")
 _MPI_NAME: Final = r"libmpi(ch)?\.so|libmpi-|libmsmpi"
 _ANOTHER: Final = (
     ", and this process runs {}: two MPI libraries in one process do not work; compile it with the "
@@ -93,14 +94,31 @@ def _check_mpi(file: Path, needed: Sequence[str]) -> None:
     from diel.comm.mpi import library_name
 
     here = library_name()
-    name, _, version = mpi_of(file).rpartition(" ")
-    major = version.partition(".")[0]
-    if version and not re.search(rf"{re.escape(name)}\D*{major}\.", here, re.IGNORECASE):
-        raise ModuleFailed(f"{file} was compiled with {name} {version}{_ANOTHER.format(here)}")
+    compiled_with = mpi_of(file)
+    if is_another_mpi(compiled_with, here):
+        raise ModuleFailed(f"{file} was compiled with {compiled_with}{_ANOTHER.format(here)}")
     ours = _mapped_mpi()
     wanted = [each for each in needed if re.match(_MPI_NAME, each)]
     if wanted and ours and not any(Path(each).name.startswith((*wanted,)) for each in ours):
         raise ModuleFailed(f"{file} is linked with {', '.join(wanted)}{_ANOTHER.format(here)}")
+
+
+def is_another_mpi(compiled_with: str, here: str) -> bool:
+    """Whether a library of one MPI cannot run with another, as far as their names tell.
+
+    Open MPI 4 and 5 have the same file name; MPICH and what derives from it have the same binary
+    interface in all their versions since 3.1.
+    """
+    families = [
+        next((family for family in _FAMILIES if name.startswith(family)), "")
+        for name in (compiled_with, here)
+    ]
+    if "" in families:
+        return False
+    majors = {
+        name.partition(".")[0].rpartition(" ")[2].lstrip("v") for name in (compiled_with, here)
+    }
+    return families[0] != families[1] or (families[0] == "Open MPI" and len(majors) > 1)
 
 
 def _check_one_mpi(file: Path) -> None:
