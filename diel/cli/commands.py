@@ -114,6 +114,16 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _config_arguments(parser: argparse.ArgumentParser) -> None:
+    for name, text in (
+        ("cflags", "where diel.h lies"),
+        ("libs", "what to link: nothing, without --mpi"),
+        ("fortran", "the file of the Fortran module, to be compiled before those that use it"),
+        ("mpi", "with what the MPI of this environment needs, as its mpicc says"),
+    ):
+        parser.add_argument(f"--{name}", action="store_true", help=text)
+
+
 def _graph_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     add_choices(parser, runs=False)
@@ -402,6 +412,15 @@ COMMANDS = (
         "where one is missing.",
         lambda parser: None,
         "diel.cli.doctor:doctor",
+    ),
+    Command(
+        "config",
+        "print what a compiler needs for modules in C, C++ and Fortran",
+        "Print what a compiler needs for library modules, as "
+        "cc -shared -fPIC $(diel config --cflags) -o solver.so solver.c: all of it in words, or "
+        "what is asked for, in one line.",
+        _config_arguments,
+        "diel.cli.config:config",
     ),
     Command(
         "graph",

@@ -15,16 +15,10 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from diel.errors import DielError, TupleSocketError
-from diel.programs.tuple_protocol import (
-    LATE,
-    SPELLING,
-    Fields,
-    TupleConnection,
-    parse_tag,
-    spell_tag,
-)
+from diel.programs.tuple_protocol import LATE, TupleConnection
 from diel.run.directory import RunDirectory
 from diel.run.json_values import LARGEST_NUMBER
+from diel.tuples.tag_text import SPELLING, Fields, parse_tag, spell_tag
 
 LATE_EXIT: Final = 1
 INTERRUPTED_EXIT: Final = 130

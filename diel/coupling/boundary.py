@@ -8,7 +8,7 @@ negotiate at run time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +40,8 @@ class Piece:
     reader: Address
     box: Box
     key: bytes
+    owned: int  # which of all sections that are owned it is of
+    read: int
 
 
 def pieces(boundary: Boundary, peers: Peers) -> list[Piece]:
@@ -52,7 +54,7 @@ def pieces(boundary: Boundary, peers: Peers) -> list[Piece]:
             shared = intersection(owned, read) if owner != reader else None
             if shared is not None:
                 key = boundary_key(boundary.name, i, j)
-                found.append(Piece(owner, reader, shared, key))
+                found.append(Piece(owner, reader, shared, key, i, j))
     return found
 
 
@@ -64,6 +66,53 @@ def _shares(
         for copy, rank, box in part.shares(boundary.shape, ranks_of):
             if not is_empty(box):
                 yield Address(part.module, copy, rank), box
+
+
+def _piece_of(arrays: Sequence[Array], sections: Mapping[int, Box], number: int, box: Box) -> Array:
+    """Return a piece within the memory of the section that it is of."""
+    section = sections[number]
+    array = arrays[list(sections).index(number)]
+    return array[
+        tuple(
+            slice(start - begin, stop - begin)
+            for (start, stop), (begin, _) in zip(box, section, strict=True)
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class Sections:
+    """The sections of a boundary that one rank owns and reads, by their places among all."""
+
+    owned: dict[int, Box]
+    read: dict[int, Box]
+
+    @classmethod
+    def of(cls, boundary: Boundary, channel: Channel) -> Sections:
+        """Return those of the rank that a channel belongs to.
+
+        Raises
+        ------
+        BoundaryError
+            If it has no part in the boundary, or not all of its modules are in this group.
+        """
+        me, peers = channel.address, channel.peers
+        absent = [module for module in boundary.modules if module not in peers.copies]
+        if absent:
+            raise BoundaryError(
+                f'boundary "{boundary.name}" is shared with {", ".join(absent)}, and group '
+                f'"{peers.group}" has {", ".join(peers.copies)} only'
+            )
+        owners = enumerate(_shares(boundary, boundary.owners, peers))
+        readers = enumerate(_shares(boundary, boundary.readers, peers))
+        owned = {i: box for i, (owner, box) in owners if owner == me}
+        read = {i: box for i, (reader, box) in readers if reader == me}
+        if not owned and not read:
+            raise BoundaryError(
+                f'{me} has no part in boundary "{boundary.name}": name it among its owners or '
+                "readers"
+            )
+        return cls(owned, read)
 
 
 @dataclass
@@ -110,6 +159,8 @@ class SharedBoundary:
     boundary : Boundary
         Its declaration in the workflow file.
     channel : Channel
+    owned, read : sequence of ndarray, optional
+        The memory of the sections that this rank owns or reads, in place of views of `array`.
 
     Attributes
     ----------
@@ -130,8 +181,15 @@ class SharedBoundary:
         If this rank has no part in it, or not all of its modules are in this group.
     """
 
-    def __init__(self, boundary: Boundary, channel: Channel) -> None:
-        me, peers = channel.address, channel.peers
+    def __init__(
+        self,
+        boundary: Boundary,
+        channel: Channel,
+        *,
+        owned: Sequence[Array] = (),
+        read: Sequence[Array] = (),
+    ) -> None:
+        me = channel.address
         self.name = boundary.name
         self.step = -1
         self.time: float | None = None
@@ -141,23 +199,12 @@ class SharedBoundary:
         self._bound = None if boundary.ahead is None else Bound(boundary.ahead, boundary.policy)
         self._drops = self._bound is not None and self._bound.policy == "drop oldest"
         self._channel = channel
-        absent = [module for module in boundary.modules if module not in peers.copies]
-        if absent:
-            raise BoundaryError(
-                f'boundary "{self.name}" is shared with {", ".join(absent)}, and group '
-                f'"{peers.group}" has {", ".join(peers.copies)} only'
-            )
+        self._sections = Sections.of(boundary, channel)
         # Untouched pages of zeros take no memory.
         self.array: Array = np.zeros(boundary.shape, boundary.dtype)
-        owned = _shares(boundary, boundary.owners, peers)
-        read = _shares(boundary, boundary.readers, peers)
-        self.owned = tuple(self.array[slices(box)] for owner, box in owned if owner == me)
-        self.read = tuple(self.array[slices(box)] for reader, box in read if reader == me)
-        if not self.owned and not self.read:
-            raise BoundaryError(
-                f'{me} has no part in boundary "{self.name}": name it among its owners or readers'
-            )
-        everything = pieces(boundary, peers)
+        self.owned = self._memory_of(self._sections.owned, owned)
+        self.read = self._memory_of(self._sections.read, read)
+        everything = pieces(boundary, channel.peers)
         self._outgoing = [self._send(piece) for piece in everything if piece.owner == me]
         self._incoming = [self._receive(piece) for piece in everything if piece.reader == me]
         self._lanes = [sent.lane for sent in self._outgoing if sent.lane is not None]
@@ -165,8 +212,20 @@ class SharedBoundary:
         self._places = [(sent.piece.reader, sent.piece.key) for sent in self._outgoing]
         self._channel.end_with_copy(self._places)
 
+    def exchanged_views(self) -> tuple[list[tuple[Piece, Array]], list[tuple[Piece, Array]]]:
+        """Return the pieces that this rank receives, and those that it sends, as they lie."""
+        incoming = [(read.piece, read.view) for read in self._incoming]
+        return incoming, [(sent.piece, sent.view) for sent in self._outgoing]
+
+    def _memory_of(self, sections: Mapping[int, Box], given: Sequence[Array]) -> tuple[Array, ...]:
+        if not given:
+            return tuple(self.array[slices(box)] for box in sections.values())
+        expected = [self.array[slices(box)] for box in sections.values()]
+        self._check_fit(given, expected, "a section")
+        return tuple(given)
+
     def _send(self, piece: Piece) -> _OutgoingPiece:
-        view = self.array[slices(piece.box)]
+        view = _piece_of(self.owned, self._sections.owned, piece.owned, piece.box)
         meta = codec.array_meta(view)
         if view.nbytes <= INLINE_BYTES or not view.flags.c_contiguous:
             return _OutgoingPiece(piece, view, meta)
@@ -176,7 +235,7 @@ class SharedBoundary:
         )
 
     def _receive(self, piece: Piece) -> _IncomingPiece:
-        view = self.array[slices(piece.box)]
+        view = _piece_of(self.read, self._sections.read, piece.read, piece.box)
         landing = view if view.flags.c_contiguous else np.empty(view.shape, view.dtype)
         memory = codec.memory_of(landing)
         subject = Subject(lambda: f'boundary "{self.name}" from {piece.owner}')

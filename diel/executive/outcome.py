@@ -24,7 +24,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import diel
 from diel.errors import DielError, ModuleFailed
@@ -229,8 +229,15 @@ def _drop_own_frames(summary: traceback.TracebackException, error: BaseException
             _drop_own_frames(summary_before, error_before)
 
 
+class CrashNote(NamedTuple):
+    """The file for crashes of this process: what has them noted there again, and its descriptor."""
+
+    renew: Callable[[], None]
+    descriptor: int
+
+
 @contextlib.contextmanager
-def noting_crashes(file: Path) -> Iterator[Callable[[], None]]:
+def noting_crashes(file: Path) -> Iterator[CrashNote]:
     """Write the Python stack to a file if this process crashes or a module exits it in this block.
 
     Parameters
@@ -241,8 +248,8 @@ def noting_crashes(file: Path) -> Iterator[Callable[[], None]]:
 
     Yields
     ------
-    callable
-        Has crashes noted there again, after a module has used `faulthandler` itself.
+    CrashNote
+        Its ``renew`` is for after a module that has used `faulthandler` itself.
 
     Notes
     -----
@@ -267,7 +274,7 @@ def noting_crashes(file: Path) -> Iterator[Callable[[], None]]:
         note_crashes()
         setattr(os, "_exit", dump_stack)  # noqa: B010 - an assignment is an error to mypy
         try:
-            yield note_crashes
+            yield CrashNote(note_crashes, stream.fileno())
         finally:
             setattr(os, "_exit", leave)  # noqa: B010
             faulthandler.disable()

@@ -35,7 +35,13 @@ _RANKS_SHOWN: Final = 3
 _LAST_LINES: Final = 5
 _DIEL: Final = str(Path(diel.__file__).parent)
 _PYTHON_FRAME: Final = r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$'
-_OF_LIBRARIES: Final = r".*/(lib/python3|site-packages/|dist-packages/)|<frozen "
+_C_STACK: Final = r"^C stack, innermost first:\n((?:.+\n?)*)\n?"
+_OF_CTYPES: Final = r".*/libffi[^/]*\.so|.*/_ctypes\."
+_OF_HANDLER: Final = r"\((diel_crashed_|diel_exited_)\+"
+_SIGNAL_FRAME: Final = r".*/libc\.so\.\d+\(\+"
+_OF_LIBRARIES: Final = (
+    r".*/(lib/python3|site-packages/|dist-packages/)|<frozen |(/usr)?/lib(64)?/.*\.so\S*\("
+)
 # What Open MPI prints of a rank that crashes; left out, since the Python line is what matters.
 _C_FRAMES: Final = r"\[\S+:\d+\] (\*\*\*|\[ ?\d+\]|Signal|Failing at)"
 _RULE: Final = r"[-=]{20,}$"
@@ -246,7 +252,8 @@ def find_crashes(directory: RunDirectory) -> list[Crash]:
     """Return the crashes of ranks, from the files that they have left in the run directory."""
     found = []
     for rank, text in directory.crashes():
-        why, *lines = text.splitlines()
+        native, text = _native_stack(text)
+        why, *lines = text.splitlines() or [""]
         frames: list[str] = []
         for frame in re.finditer(_PYTHON_FRAME, "\n".join(lines), re.MULTILINE):
             if frame["file"].startswith(_DIEL):
@@ -255,5 +262,22 @@ def find_crashes(directory: RunDirectory) -> list[Crash]:
                 continue
             frames.append(f"{frame['file']}, line {frame['line']}, in {frame['name']}")
         why = why.removeprefix("Fatal Python error: ")
-        found.append(Crash(rank, why, tuple(frames[:_FRAMES_SHOWN])))
+        found.append(Crash(rank, why, (native or tuple(frames))[:_FRAMES_SHOWN]))
     return found
+
+
+def _native_stack(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the frames of the C stack that a library has written, and the text without them."""
+    found = re.search(_C_STACK, text, re.MULTILINE)
+    if found is None:
+        return (), text
+    frames: list[str] = []
+    for line in found[1].splitlines():
+        frame = re.sub(r" ?\[0x[0-9a-f]+\]$", "", line)
+        if re.match(_OF_CTYPES, frame):
+            break  # what called the library
+        if re.search(_OF_HANDLER, frame):
+            frames = []
+        elif frames or not re.match(_SIGNAL_FRAME, frame):
+            frames.append(frame)
+    return tuple(frames), (text[: found.start()] + text[found.end() :]).lstrip()

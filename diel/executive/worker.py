@@ -19,6 +19,7 @@ from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
 from diel.comm.meter import Meter
 from diel.comm.mpi import finalize_refused
+from diel.compiled.loaded import load_code
 from diel.coupling.address import Address
 from diel.coupling.channel import Channel
 from diel.coupling.messages import MessageCounts
@@ -47,7 +48,13 @@ from diel.executive.messages import (
     Welcome,
     starting_peers,
 )
-from diel.executive.outcome import ReturnedFolder, detail, noting_crashes, recordable
+from diel.executive.outcome import (
+    CrashNote,
+    ReturnedFolder,
+    detail,
+    noting_crashes,
+    recordable,
+)
 from diel.executive.plans import CopyPlan, place_modules
 from diel.executive.rank_times import SpanRecorder, trace_calls
 from diel.executive.signals import release_signals
@@ -58,7 +65,7 @@ from diel.loading.context import Context, Place, running
 from diel.loading.deadline import Deadline
 from diel.loading.environment import ThreadLimiter, set_thread_environment
 from diel.loading.forks import ending_forks, handling_forks, refuse
-from diel.loading.functions import find_function, import_code, parse_options
+from diel.loading.functions import find_function, parse_options
 from diel.loading.output import RankOutput, shorten
 from diel.loading.process_items import end_timers
 from diel.loading.process_state import ProcessState
@@ -119,13 +126,13 @@ def run_worker(parent: Parent) -> int:
             spans = SpanRecorder(directory, parent.rank, meter)
             with (
                 launcher_forgotten(),
-                noting_crashes(directory.crash_note(parent.rank)) as note_crashes,
+                noting_crashes(directory.crash_note(parent.rank)) as crash_note,
             ):
                 if order.plan.pins and parent.rank == min(
                     set(order.plan.pool).intersection(parent.pids_here)
                 ):
                     mailbox.send(CoresFound(read_topology()), parent.EXECUTIVE_RANK)
-                worker = _Worker(parent, mailbox, order, spans, note_crashes)
+                worker = _Worker(parent, mailbox, order, spans, crash_note)
                 try:
                     with handling_forks(worker.flush_output, worker.begin_fork):
                         order = worker.work()
@@ -187,7 +194,7 @@ class _Worker:
         mailbox: Mailbox[Order],
         welcome: Welcome,
         spans: SpanRecorder,
-        note_crashes: Callable[[], object],
+        crash_note: CrashNote,
     ) -> None:
         self._spans, self._meter = spans, spans.meter
         self._parent = parent
@@ -208,7 +215,8 @@ class _Worker:
         self._output = RankOutput(plan.log_size_bytes)
         self._directory_before = os.getcwd()
         os.chdir(self._folder)
-        self._process_state = ProcessState(note_crashes)
+        self._crash_note = crash_note
+        self._process_state = ProcessState(crash_note.renew)
         self._returned = ReturnedFolder(
             self._directory.returned, plan.returned_total_bytes, parent.size
         )
@@ -590,7 +598,7 @@ class _Worker:
         found = self._functions.get(spec.name)
         if found is None or sys.modules.get(found[0].__name__) is not found[0]:
             set_thread_environment(spec.threads)  # before it imports NumPy
-            load = partial(import_code, spec.function, self._folder)
+            load = partial(load_code, spec.function, self._folder, self._crash_note.descriptor)
             code = self._process_state.load(load)
             found = self._functions[spec.name] = code, find_function(spec.function, code)
         return found

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from diel.coupling.address import Address, To
-    from diel.coupling.boundary import SharedBoundary
+    from diel.coupling.boundary import Sections, SharedBoundary
     from diel.coupling.channel import Channel
+    from diel.coupling.lanes import Lanes
     from diel.coupling.messages import Sending
     from diel.loading.state import SavedState
     from diel.tuples.client import TupleClient
@@ -174,6 +175,20 @@ class Context:
                 raise RuntimeError("this context was made without MPI: it has no communicator")
             self._comm = self._make_comm()
         return self._comm
+
+    @property
+    def rank_of_copy(self) -> tuple[int, int]:
+        """Which rank of the copy this is, from 0, and how many the copy has."""
+        if self._channel is not None:
+            me = self._channel.address
+            copies = self._channel.peers.copies.get(me.module, ())
+            return me.rank, len(copies[me.copy].ranks) if copies else 1
+        return (0, 1) if self._comm is None else (self._comm.Get_rank(), self._comm.Get_size())
+
+    def raise_if_stopped(self) -> None:
+        """Raise `RunStopped` where the run, or this copy, is ending; never waits."""
+        if self._channel is not None:
+            self._channel.raise_if_stopped()
 
     @property
     def comm_was_made(self) -> bool:
@@ -379,30 +394,64 @@ class Context:
         """
         self._messages.move(value, to, tag=tag, timeout=timeout)
 
-    def boundary(self, name: str) -> SharedBoundary:
+    def boundary(
+        self, name: str, *, owned: Sequence[Any] = (), read: Sequence[Any] = ()
+    ) -> SharedBoundary:
         """Return a shared boundary, the same object each time.
 
         Parameters
         ----------
         name : str
             Of a [[boundary]] of the workflow file.
+        owned, read : sequence of ndarray, optional
+            At the first call: the memory of the sections that this rank owns, and of those that it
+            reads, in place of views of the boundary's ``array``. It is sent and received into as it
+            is, without a copy where it is C-contiguous.
 
         Raises
         ------
         BoundaryError
-            If there is no such boundary, this rank has no part in it, or a module of it is not in
-            this group.
+            If there is no such boundary, this rank has no part in it, a module of it is not in
+            this group, or the memory does not fit its sections.
         """
         if name not in self._boundaries:
             from diel.coupling.boundary import SharedBoundary
 
-            if name not in self._declared:
-                known = ", ".join(self._declared) or "none"
-                raise BoundaryError(
-                    f'the workflow file has no [[boundary]] "{name}"; it has {known}'
-                )
-            self._boundaries[name] = SharedBoundary(self._declared[name], self._messages)
+            self._boundaries[name] = SharedBoundary(
+                self._declaration_of(name), self._messages, owned=owned, read=read
+            )
+        elif owned or read:
+            raise BoundaryError(f'boundary "{name}" has its memory already: give it at first')
         return self._boundaries[name]
+
+    def sections(self, name: str) -> tuple[Boundary, Sections]:
+        """Return the declaration of a boundary, and the sections of this rank; as `boundary`."""
+        from diel.coupling.boundary import Sections
+
+        declared = self._declaration_of(name)
+        return declared, Sections.of(declared, self._messages)
+
+    def lanes(self, name: str) -> Lanes | None:
+        """Return what a compiled module exchanges by itself at a boundary; None if Python does."""
+        from diel.coupling.lanes import Lanes
+
+        shared, number = self.boundary(name), list(self._declared).index(name)
+        return Lanes.of(self._declared[name], number, shared, self._messages)
+
+    @contextlib.contextmanager
+    def waiting_outside(self, operation: str, subject: object) -> Iterator[None]:
+        """Let this rank count as waiting in a block, which checks `raise_if_stopped` by itself."""
+        since_s = self._messages.begin_wait(operation, subject)
+        try:
+            yield
+        finally:
+            self._messages.end_wait(since_s)
+
+    def _declaration_of(self, name: str) -> Boundary:
+        if name not in self._declared:
+            known = ", ".join(self._declared) or "none"
+            raise BoundaryError(f'the workflow file has no [[boundary]] "{name}"; it has {known}')
+        return self._declared[name]
 
     @property
     def restored(self) -> Any:

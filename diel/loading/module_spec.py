@@ -103,7 +103,7 @@ class ModuleSpec(Frozen):
 
     def files(self, folder: Path) -> Iterator[Path]:
         """Yield the Python files that the entry names: of its function, and of its options."""
-        if self.function is not None and self.function.file is not None:
+        if self.function and self.function.file and not self.function.is_library:
             yield self.function.file
         for text in _texts(self.options):
             file, _, function = text.rpartition(":")

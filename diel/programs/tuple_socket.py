@@ -42,10 +42,10 @@ from diel.programs.tuple_protocol import (
     SocketMessage,
     Unpacker,
     pack,
-    parse_tag,
 )
 from diel.run.json_values import is_number
 from diel.text import describe_error
+from diel.tuples.tag_text import parse_tag
 from diel.tuples.tags import ANY
 
 if TYPE_CHECKING:

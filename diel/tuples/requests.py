@@ -376,7 +376,7 @@ class Requests:
             raise TupleTimeout(name, format_tag(tag), timeout_s, hint=hint)
         if reply.status == Status.MISMATCH and target is not None:
             wanted = codec.describe(target.kind, target.meta)
-            found = codec.describe(reply.kind, reply.meta)
+            found = codec.describe(reply.kind & ~STRIPED, reply.meta)
             raise PayloadError(
                 f"{name}({format_tag(tag)}): out= is {wanted}, the tuple is {found}; it was left "
                 "there"

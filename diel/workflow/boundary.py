@@ -322,7 +322,7 @@ def _check_ranks(
     module = modules.get(part.module)
     if module is None:
         return
-    if module.function is None:
+    if not module.is_function:
         yield Problem(
             f"{path}.module",
             f'module "{module.name}" is an executable, and boundaries are for functions',

@@ -126,13 +126,16 @@ GpuCount = Annotated[
 ]
 
 
-ONE_OF: Final = {"module": ("function", "executable"), "group": ("modules", "groups")}
+ONE_OF: Final = {
+    "module": ("function", "library", "executable"),
+    "group": ("modules", "groups"),
+}
 """The keys of a table of which exactly one has to be given."""
 
 NOTHING_TO_RUN: Final = {
     "module": Problem(
         path="",
-        message="says nothing to run: it has neither function nor executable",
+        message="says nothing to run: it has neither function nor library nor executable",
         remedy='add function = "package.module:function" or executable = ["./a.out"]',
     ),
     "group": Problem(

@@ -80,6 +80,10 @@ class FunctionLocation(Frozen):
     hidden : frozenset of str
         The installed packages of modules that have the name of a folder, or of a file, beside the
         workflow file.
+    is_library : bool
+        Whether the file is a shared object, see `diel.workflow.libraries`.
+    mpi : str
+        The MPI that this was compiled with, such as ``Open MPI 5.0``; empty if it uses none.
     """
 
     spec: str
@@ -90,6 +94,8 @@ class FunctionLocation(Frozen):
     classes: frozenset[str]
     is_installed: bool = False
     hidden: frozenset[str] = frozenset()
+    is_library: bool = False
+    mpi: str = ""
 
 
 def locate(

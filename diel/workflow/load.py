@@ -35,6 +35,7 @@ from diel.workflow.elements import NO_EXPANSION, Element, Expansion
 from diel.workflow.fields import NOTHING_TO_RUN, ONE_OF
 from diel.workflow.foreach import check_no_elements, expand, has_arrays
 from diel.workflow.functions import FunctionLocation, FunctionNotFound, locate
+from diel.workflow.libraries import locate_library
 from diel.workflow.model import (
     Group,
     Module,
@@ -325,7 +326,7 @@ def _provide(draft: Draft, provided: Mapping[str, FunctionLocation]) -> None:
             )
             continue
         index, entry = entries[name]
-        given = [key for key in ("function", "executable") if key in entry]
+        given = [key for key in ONE_OF["module"] if key in entry]
         if given:
             draft.problems.append(
                 Problem(
@@ -466,20 +467,22 @@ def _list_hint(key: str, value: Any) -> str:
 
 def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
     """Check a module's function or program, even if its other keys are wrong."""
-    function, executable = entry.get("function"), entry.get("executable")
     path = f"module[{index}]"
-    if function is None and executable is None:
+    if all(entry.get(key) is None for key in ONE_OF["module"]):
         _check_nothing_to_run(draft, Module, "module", index, entry)
     name = entry.get("name")
     is_provided = isinstance(name, str) and name in draft.locations
-    if isinstance(function, str) and not is_provided:
+    for key, find in (("function", locate), ("library", locate_library)):
+        spec = entry.get(key)
+        if not isinstance(spec, str) or is_provided:
+            continue
         try:
-            location = locate(function, draft.file.parent)
+            location = find(spec, draft.file.parent)
         except FunctionNotFound as error:
-            draft.problems.append(Problem(f"{path}.function", error.message, error.remedy))
+            draft.problems.append(Problem(f"{path}.{key}", error.message, error.remedy))
         else:
-            if isinstance(entry.get("name"), str):
-                draft.locations.setdefault(entry["name"], location)
+            if isinstance(name, str):
+                draft.locations.setdefault(name, location)
     draft.problems += check_programs(entry, path, draft.file.parent)
 
 

@@ -1,4 +1,4 @@
-"""The table [[module]]: a Python function or an executable, and how its copies run."""
+"""The table [[module]]: a function or an executable, and how its copies run."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def allowed_of(max_failures: int | str, total: int) -> int:
 
 
 class Module(StrictTable):
-    """One thing that runs: a Python function or an executable, in any number of copies."""
+    """One thing that runs: a function or an executable, in any number of copies."""
 
     name: Name = Field(
         description="What groups, logs and messages call this module.", examples=["trainer"]
@@ -105,6 +105,14 @@ class Module(StrictTable):
             "for a file beside the workflow file."
         ),
         examples=["package.module:function"],
+    )
+    library: str | None = Field(
+        default=None,
+        description=(
+            "The function in a shared object of C, C++ or Fortran to call in each rank: "
+            '"./solver.so:run", relative to the workflow file\'s folder; it includes diel.h.'
+        ),
+        examples=["./solver.so:run"],
     )
     executable: tuple[Word, ...] | None = Field(
         default=None,
@@ -323,6 +331,17 @@ class Module(StrictTable):
         examples=["USR1"],
     )
 
+    @field_validator("library")
+    @classmethod
+    def _check_library(cls, library: str | None, info: ValidationInfo) -> str | None:
+        if library is not None and info.data.get("function") is not None:
+            raise PydanticCustomError(
+                "two_things_to_run",
+                "a module is either a function or a library, and both are given",
+                {"remedy": "keep one of the two, or make it two modules"},
+            )
+        return library
+
     @field_validator("executable")
     @classmethod
     def _check_executable(
@@ -330,10 +349,11 @@ class Module(StrictTable):
     ) -> tuple[str, ...] | None:
         if executable is None:
             return None
-        if info.data.get("function") is not None:
+        other = next((key for key in ("function", "library") if info.data.get(key)), None)
+        if other is not None:
             raise PydanticCustomError(
                 "two_things_to_run",
-                "a module is either a function or an executable, and both are given",
+                f"a module is either a {other} or an executable, and both are given",
                 {"remedy": "keep one of the two, or make it two modules"},
             )
         if not executable[0]:
@@ -343,7 +363,7 @@ class Module(StrictTable):
     @field_validator(*_EXECUTABLE_KEYS)
     @classmethod
     def _check_is_executable(cls, value: Any, info: ValidationInfo) -> Any:
-        is_function = info.data.get("function") is not None
+        is_function = info.data.get("function") or info.data.get("library")
         if is_function and info.data.get("executable", ...) is None:
             raise PydanticCustomError(
                 "key_of_executables",
@@ -365,7 +385,8 @@ class Module(StrictTable):
     @field_validator("options")
     @classmethod
     def _check_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if info.data.get("executable") is not None and info.data.get("function") is None:
+        is_function = info.data.get("function") or info.data.get("library")
+        if info.data.get("executable") is not None and not is_function:
             raise PydanticCustomError(
                 "options_of_executable",
                 "an executable takes no options: only a function has a context to find them in",
@@ -431,9 +452,14 @@ class Module(StrictTable):
 
     @model_validator(mode="after")
     def _check_something_to_run(self) -> Module:
-        if self.function is None and self.executable is None:
+        if not self.is_function and self.executable is None:
             raise nothing_to_run("module")
         return self
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it runs in ranks of the run: a Python function, or one of a library."""
+        return self.function is not None or self.library is not None
 
     @property
     def failures_allowed(self) -> int | None:

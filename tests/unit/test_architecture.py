@@ -33,6 +33,7 @@ LAYERS = {
         tuples
         coupling
         loading
+        compiled
         programs
         executive
         gui

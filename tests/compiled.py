@@ -1,0 +1,25 @@
+"""Compile C and C++ for tests of library modules."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from diel.compiled.layout import HEADER_FOLDER
+
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g")
+STRICT_CPP = ("-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g")
+
+
+def compile_library(source: Path, *, compiler: str = "cc", flags: tuple[str, ...] = STRICT) -> Path:
+    """Compile a file as a shared object beside it; the test is skipped without the compiler."""
+    if shutil.which(compiler) is None or shutil.which("cc") is None:
+        pytest.skip(f"there is no {compiler} here to compile with")
+    library = source.with_suffix(".so")
+    words = [compiler, *flags, "-shared", "-fPIC", f"-I{HEADER_FOLDER}", "-o", library, source]
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return library
