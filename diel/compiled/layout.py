@@ -40,7 +40,14 @@ DTYPES: Final = {
     13: "complex128",
 }
 """The names of NumPy for the codes of element types."""
-NAMES: Final = {**DTYPES, BYTES: "bytes", TEXT: "text", JSON: "JSON"}
+NAMES: Final = {
+    **DTYPES,
+    BYTES: "bytes",
+    TEXT: "text",
+    JSON: "JSON",
+    -1: "a part of a Fortran array that is not in one piece",
+    -2: "of a Fortran type that diel.f90 does not know",
+}
 
 
 class ArrayStruct(ctypes.Structure):
