@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 HEAD_BYTES: Final = 12288
 """The largest head."""
+LANES: Final = 4096
+"""Between two ranks, for the same two copies."""
 CHUNK_BYTES: Final = 2**30
 """MPI counts the bytes of a message in 32 bits."""
 
@@ -60,6 +62,13 @@ class Port(Protocol):
     rank: int
     gpu_aware: bool
     wakeup: Wakeup | None
+
+    @property
+    def handle(self) -> int | None:
+        """The communicator as Fortran has it; None within a process."""
+
+    def lane_tag(self, serial: int, number: int) -> int | None:
+        """Return the tag of a lane that others than this port use; None if there is none."""
 
     def send(self, destination: int, head: bytes) -> None:
         """Send a head."""
@@ -104,6 +113,20 @@ class MpiPort:
         # One receive is always open, so that heads arrive in memory that is allocated and mapped.
         self._head = comm.Recv_init([self._buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.DIRECT_HEAD)
         self._head.Start()
+
+    @property
+    def handle(self) -> int | None:
+        """The communicator as Fortran has it."""
+        return int(self._comm.py2f())
+
+    def lane_tag(self, serial: int, number: int) -> int | None:
+        """Return the tag of a lane that others than this port use, or None where MPI has too few.
+
+        Lanes of copies with other serials, or with other numbers, below `LANES`, have other tags.
+        """
+        largest: int = self._comm.Get_attr(self._mpi.TAG_UB) or 0
+        room = (largest - tags.LANE_FIRST) // LANES
+        return tags.LANE_FIRST + serial % room * LANES + number if room > 1 else None
 
     def close(self) -> None:
         """Cancel the open receive and free it."""
@@ -235,6 +258,11 @@ class LocalPort:
         self.rank = rank
         self.gpu_aware = False
         self.wakeup: Wakeup | None = None
+        self.handle: int | None = None
+
+    def lane_tag(self, serial: int, number: int) -> int | None:
+        """Return None: within a process there are no tags."""
+        return None
 
     def send(self, destination: int, head: bytes) -> None:
         """Send a head."""

@@ -22,6 +22,8 @@ SERVER_TO_CLIENT_PAYLOAD: Final = 13
 DIRECT_HEAD: Final = 20
 DIRECT_PAYLOAD_FIRST: Final = 1024
 DIRECT_PAYLOADS: Final = 2**13
+# Where MPI has larger tags.
+LANE_FIRST: Final = 2**15
 
 
 def for_group(serial: int) -> int:

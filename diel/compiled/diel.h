@@ -23,6 +23,7 @@
 #ifndef DIEL_H
 #define DIEL_H
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -92,9 +93,18 @@ typedef struct diel_address {
 typedef struct diel_boundary {
     int32_t number;
     int32_t owned, read; /* how many sections of it this rank owns and reads */
-    int32_t lanes;       /* for diel_exchange only */
-    void *requests;
+    int32_t lanes;       /* for diel_exchange only: their number, or one of these */
+    void *memory;
 } diel_boundary;
+enum { DIEL_LANES_UNKNOWN = 0, DIEL_NO_LANES = -1, DIEL_EMPTY_LANES = -2 };
+
+/* What one rank sends to another in each exchange. */
+typedef struct diel_lane {
+    void *data;
+    int64_t bytes; /* 0 where the elements are not one behind the other */
+    int64_t shape[DIEL_MOST_AXES], strides[DIEL_MOST_AXES]; /* in bytes */
+    int32_t ndim, item_bytes, peer, tag, is_send, unused;
+} diel_lane;
 
 struct diel_calls;
 
@@ -153,6 +163,11 @@ typedef struct diel_calls {
     int32_t (*result)(diel *, const char *name, const diel_array *value);
     int32_t (*progress)(diel *, double done, double total, const char *text);
     int32_t (*allow_loss)(diel *);
+    /* For diel_exchange with MPI: what to send and receive, waits, and their end. */
+    int32_t (*lanes)(diel *, int32_t boundary, int32_t request_bytes, const struct diel_lane **lanes,
+                     int32_t *count, int32_t *comm, void **memory);
+    int32_t (*lane_wait)(diel *, int32_t boundary, double timeout_s);
+    int32_t (*lane_done)(diel *, int32_t boundary);
 } diel_calls;
 
 /* What the loader reads before it calls anything: the versions of this file, and of MPI. */
@@ -529,9 +544,106 @@ static inline int diel_pull(diel *d, diel_boundary *b, double timeout_s, int64_t
     return d->calls->exchange(d, b->number, DIEL_PULL, timeout_s, step);
 }
 
+#ifdef MPI_VERSION
+/* The memory of lanes, which diel owns: whether they were made and are started, and the requests. */
+typedef struct diel_requests {
+    int64_t are_made, are_active;
+    MPI_Request requests[1];
+} diel_requests;
+
+static inline int diel_make_request_(const diel_lane *lane, MPI_Comm comm, MPI_Request *request) {
+    MPI_Datatype type = MPI_BYTE, outer;
+    int axis, failed = 0, count = 1;
+    if (lane->bytes > 0) count = (int)lane->bytes;
+    else {
+        failed |= MPI_Type_contiguous(lane->item_bytes, MPI_BYTE, &type);
+        for (axis = lane->ndim - 1; axis >= 0; axis--) {
+            failed |= MPI_Type_create_hvector((int)lane->shape[axis], 1,
+                                              (MPI_Aint)lane->strides[axis], type, &outer);
+            MPI_Type_free(&type);
+            type = outer;
+        }
+        failed |= MPI_Type_commit(&type);
+    }
+    if (lane->is_send)
+        failed |= MPI_Send_init(lane->data, count, type, lane->peer, lane->tag, comm, request);
+    else failed |= MPI_Recv_init(lane->data, count, type, lane->peer, lane->tag, comm, request);
+    if (lane->bytes <= 0) MPI_Type_free(&type);
+    return failed;
+}
+
+static inline int diel_make_lanes_(diel *d, diel_boundary *b) {
+    const diel_lane *lanes = NULL;
+    diel_requests *made;
+    int32_t count = 0, comm = 0, i;
+    int status = d->calls->lanes(d, b->number, (int32_t)sizeof(MPI_Request), &lanes, &count, &comm,
+                                 &b->memory);
+    if (status == DIEL_ABSENT) b->lanes = DIEL_NO_LANES;
+    if (status != DIEL_DONE) return status == DIEL_ABSENT ? DIEL_DONE : status;
+    b->lanes = count > 0 ? count : DIEL_EMPTY_LANES;
+    made = (diel_requests *)b->memory;
+    if (count <= 0 || made->are_made) return DIEL_DONE;
+    for (i = 0; i < count; i++) made->requests[i] = MPI_REQUEST_NULL;
+    made->are_made = 1;
+    for (i = 0; i < count; i++)
+        if (diel_make_request_(&lanes[i], MPI_Comm_f2c((MPI_Fint)comm), &made->requests[i]))
+            return diel_fail_(d, "MPI has not made a persistent request for the boundary");
+    return DIEL_DONE;
+}
+
+static inline int diel_run_lanes_(diel *d, diel_boundary *b, double timeout_s) {
+    diel_requests *made = (diel_requests *)b->memory;
+    int is_done = 0, has_waited = 0, i, status;
+    double since_s = 0, now_s;
+    if (!made->are_active && MPI_Startall(b->lanes, made->requests) != MPI_SUCCESS)
+        return diel_fail_(d, "MPI has not started the exchange of the boundary");
+    made->are_active = 1;
+    for (;;) {
+        for (i = 0; i < 50 && !is_done; i++)
+            if (MPI_Testall(b->lanes, made->requests, &is_done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+                return diel_fail_(d, "MPI has not ended the exchange of the boundary");
+        if (is_done) break;
+        now_s = MPI_Wtime();
+        if (since_s == 0) since_s = now_s;
+        if (!has_waited && now_s - since_s < 5e-4) {
+            sched_yield();
+            continue;
+        }
+        has_waited = 1; /* this sleeps a little, and looks whether the run stops */
+        status = d->calls->lane_wait(d, b->number, timeout_s);
+        if (status != DIEL_DONE) return status;
+    }
+    made->are_active = 0;
+    return has_waited ? d->calls->lane_done(d, b->number) : DIEL_DONE;
+}
+
+/* Called at the end of a copy. */
+DIEL_EXPORT_ void diel_end_lanes_(void *memory, int32_t count, int32_t receives);
+void diel_end_lanes_(void *memory, int32_t count, int32_t receives) {
+    diel_requests *made = (diel_requests *)memory;
+    int32_t i;
+    int is_done;
+    for (i = 0; i < count && made->are_made; i++) {
+        if (made->requests[i] == MPI_REQUEST_NULL) continue;
+        MPI_Test(&made->requests[i], &is_done, MPI_STATUS_IGNORE);
+        if (!is_done && i < receives) {
+            MPI_Cancel(&made->requests[i]);
+            MPI_Wait(&made->requests[i], MPI_STATUS_IGNORE);
+        }
+        MPI_Request_free(&made->requests[i]);
+    }
+}
+#endif
+
 /* Push and pull, without a copy of memory that is in one piece; when it returns the sections may be
- * changed. */
+ * changed. After DIEL_LATE they must not be, and the next call goes on with the same exchange. Where
+ * all modules of the boundary are libraries that were compiled with MPI, this is MPI in C alone. */
 static inline int diel_exchange(diel *d, diel_boundary *b, double timeout_s) {
+#ifdef MPI_VERSION
+    int status = b->lanes == DIEL_LANES_UNKNOWN ? diel_make_lanes_(d, b) : DIEL_DONE;
+    if (status != DIEL_DONE || b->lanes == DIEL_EMPTY_LANES) return status;
+    if (b->lanes > 0) return diel_run_lanes_(d, b, timeout_s);
+#endif
     return d->calls->exchange(d, b->number, DIEL_EXCHANGE, timeout_s, NULL);
 }
 

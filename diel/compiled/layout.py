@@ -73,6 +73,23 @@ class AddressStruct(ctypes.Structure):
     ]
 
 
+class LaneStruct(ctypes.Structure):
+    """``diel_lane``."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("bytes", c_int64),
+        ("shape", c_int64 * MOST_AXES),
+        ("strides", c_int64 * MOST_AXES),
+        ("ndim", c_int32),
+        ("item_bytes", c_int32),
+        ("peer", c_int32),
+        ("tag", c_int32),
+        ("is_send", c_int32),
+        ("unused", c_int32),
+    ]
+
+
 class CopyStruct(ctypes.Structure):
     """``diel``: what a function is called with."""
 
@@ -129,6 +146,9 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "result": (c_char_p, _OUT),
     "progress": (c_double, c_double, c_char_p),
     "allow_loss": (),
+    "lanes": (c_int32, c_int32, _OUT, _OUT, _OUT, _OUT),
+    "lane_wait": (c_int32, c_double),
+    "lane_done": (c_int32,),
 }
 """The calls in the order of ``diel_calls``, each with its arguments behind the ``diel *``."""
 

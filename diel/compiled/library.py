@@ -65,11 +65,14 @@ def _caller(
 ) -> Callable[[Context], Any]:
     function = library[location.function]
     function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int
+    end_lanes = getattr(library, "diel_end_lanes_", None)  # where mpi.h was included
+    if end_lanes is not None:
+        end_lanes.argtypes, end_lanes.restype = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int], None
     handlers = CrashHandlers(library, crash_note)
 
     def call(context: Context) -> Any:
         rank, ranks = context.rank_of_copy
-        with CopyCalls(context, rank, ranks) as calls:
+        with CopyCalls(context, rank, ranks, end_lanes) as calls:
             with handlers.watching():
                 status = function(calls.address)
             if calls.error is not None:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from diel.compiled.lanes import CompiledLanes, LaneWait
 from diel.compiled.layout import (
+    ABSENT,
     DTYPES,
     EXCHANGE,
+    MOST_AXES,
     MOVE,
     OWNED,
     PULL,
@@ -39,6 +42,8 @@ class _Opened:
     boxes: dict[int, list[Box]]
     bound: dict[int, dict[int, Any]] = field(default_factory=lambda: {OWNED: {}, READS: {}})
     shared: SharedBoundary | None = None
+    lanes: CompiledLanes | None = None
+    wait: LaneWait | None = None
 
 
 class PeerCalls(TupleCalls):
@@ -106,6 +111,11 @@ class PeerCalls(TupleCalls):
         names = [each.name for each in self._opened]
         if name.decode() not in names:
             declared, sections = self.context.sections(name.decode())
+            if len(declared.shape) > MOST_AXES:
+                raise BoundaryError(
+                    f'boundary "{declared.name}" has {len(declared.shape)} axes: in C {MOST_AXES} '
+                    "are the most"
+                )
             boxes = {OWNED: [*sections.owned.values()], READS: [*sections.read.values()]}
             self._opened.append(_Opened(declared.name, np.dtype(declared.dtype), boxes))
             names.append(declared.name)
@@ -147,6 +157,12 @@ class PeerCalls(TupleCalls):
     def exchange(self, number: int, how: int, timeout_s: float, step: int | None) -> None:
         """Exchange, push or pull."""
         shared, timeout = self._shared(number), None if timeout_s < 0 else timeout_s
+        if self._opened[number].lanes is not None:
+            raise BoundaryError(
+                f'boundary "{shared.name}" has libraries with MPI alone, which exchange it in C: '
+                "call diel_exchange, in files that include mpi.h before diel.h; for push and pull "
+                "say ahead = 1, or more, in its [[boundary]]"
+            )
         if how == EXCHANGE:
             shared.exchange(timeout)
         elif how == PULL:
@@ -168,7 +184,46 @@ class PeerCalls(TupleCalls):
             opened.shared = self.context.boundary(
                 opened.name, owned=given[OWNED], read=given[READS]
             )
+            lanes = self.context.lanes(opened.name)
+            opened.lanes = None if lanes is None else CompiledLanes(lanes)
         return opened.shared
+
+    # -- exchanges in C -----------------------------------------------------------------------
+
+    def lanes(
+        self, number: int, request_bytes: int, lanes: int, count: int, comm: int, memory: int
+    ) -> int | None:
+        """Hand over what is sent and received in each exchange."""
+        self._shared(number)
+        found = self._opened[number].lanes
+        if found is None:
+            return ABSENT
+        found.hand_over(request_bytes, lanes, count, comm, memory)
+        return None
+
+    def lane_wait(self, number: int, timeout_s: float) -> None:
+        """Sleep a little, after a look whether the run stops or the time is over."""
+        opened = self._boundary(number)
+        if opened.wait is None:
+            opened.wait = LaneWait(self.context, opened.name, timeout_s)
+        try:
+            opened.wait.pause()
+        except BaseException:
+            self.lane_done(number)
+            raise
+
+    def lane_done(self, number: int) -> None:
+        """End a wait."""
+        opened = self._boundary(number)
+        if opened.wait is not None:
+            opened.wait.end()
+            opened.wait = None
+
+    def end_lanes(self, end: Any) -> None:
+        """Free the requests of all exchanges in C, by the library's own function for that."""
+        for opened in self._opened:
+            if opened.lanes is not None and opened.lanes.memory is not None:
+                end(*opened.lanes.to_end)
 
 
 def _box(opened: _Opened, kind: int, index: int) -> Box:

@@ -23,10 +23,15 @@ class CopyCalls(PeerCalls):
     context : Context
     rank, ranks : int
         Of the copy.
+    end_lanes : callable, optional
+        The library's function that frees the requests of its exchanges.
     """
 
-    def __init__(self, context: Context, rank: int = 0, ranks: int = 1) -> None:
+    def __init__(
+        self, context: Context, rank: int = 0, ranks: int = 1, end_lanes: Any = None
+    ) -> None:
         super().__init__(context, _struct_of(context, rank, ranks))
+        self._end_lanes = end_lanes
 
     @property
     def address(self) -> int:
@@ -39,6 +44,8 @@ class CopyCalls(PeerCalls):
 
     def __exit__(self, *_: object) -> None:
         del _open[self.address]
+        if self._end_lanes is not None:
+            self.end_lanes(self._end_lanes)
         self.memory.clear()
 
 

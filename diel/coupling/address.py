@@ -44,6 +44,8 @@ class Peers(Frozen):
     """The copies of each function module."""
     executables: tuple[str, ...] = ()
     """The modules that are executables: they receive no messages."""
+    by_mpi: tuple[str, ...] = ()
+    """The modules that are libraries compiled with MPI: these exchange boundaries in C."""
 
     @cached_property
     def by_world_rank(self) -> Mapping[int, tuple[int, Address]]:

@@ -202,6 +202,11 @@ class SharedBoundary:
         self._readers = sorted({sent.piece.reader for sent in self._outgoing})
         self._places = [(sent.piece.reader, sent.piece.key) for sent in self._outgoing]
 
+    def exchanged_views(self) -> tuple[list[tuple[Piece, Array]], list[tuple[Piece, Array]]]:
+        """Return the pieces that this rank receives, and those that it sends, as they lie."""
+        incoming = [(read.piece, read.view) for read in self._incoming]
+        return incoming, [(sent.piece, sent.view) for sent in self._outgoing]
+
     def _memory_of(self, sections: Mapping[int, Box], given: Sequence[Array]) -> tuple[Array, ...]:
         if not given:
             return tuple(self.array[slices(box)] for box in sections.values())

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+_LONG_S: Final = 1e9
 _QUICK_POLLS: Final = range(50)
 WARNED_SHARE: Final = 0.1
 """A rank whose unreceived messages take this share of the memory is warned of."""
@@ -106,6 +107,11 @@ class Channel:
         if port.wakeup is not None:
             port.wakeup.sending.append(self._is_under_way)
         self._receiving: object = None
+
+    @property
+    def port(self) -> Port:
+        """Its port."""
+        return self._port
 
     # -- the copy that it is open for ---------------------------------------------------------
 
@@ -429,6 +435,21 @@ class Channel:
     def raise_if_stopped(self) -> None:
         """Raise what ends a wait, if the run or this copy is ending; never waits."""
         self._safe_point()
+
+    # -- waits that go on outside of this -----------------------------------------------------
+
+    def begin_wait(self, operation: str, subject: object) -> float:
+        """Note that this rank waits in MPI calls that are not ours; return the meter's time.
+
+        The wait counts as one with an end, since nobody knows whether messages are under way.
+        """
+        self.waiting_for = (operation, subject, _LONG_S)
+        return self.meter.clock()
+
+    def end_wait(self, since_s: float) -> None:
+        """Note the end of such a wait."""
+        self.waiting_for = None
+        self.meter.waited(since_s)
 
     # -- inside -------------------------------------------------------------------------------
 

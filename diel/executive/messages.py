@@ -309,6 +309,7 @@ def starting_peers(
     """Return the ranks of all modules of a group that starts, as its modules address them."""
     functions: dict[str, tuple[CopyRanks, ...]] = {}
     programs = []
+    by_mpi = []
     for placement in modules:
         spec = specs[placement.plan.module]
         if spec.function is None:
@@ -318,7 +319,9 @@ def starting_peers(
                 CopyRanks(placement.serial + 1 + index, placement.ranks_of(index))
                 for index in range(placement.plan.copies)
             )
-    return Peers(group, functions, tuple(programs))
+            if spec.function.mpi:
+                by_mpi.append(spec.own_name)
+    return Peers(group, functions, tuple(programs), tuple(by_mpi))
 
 
 def peers_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Peers:
@@ -331,6 +334,7 @@ def peers_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleS
         group,
         {spec.own_name: tuple(found[name]) for name, spec in functions.items()},
         tuple(specs[name].own_name for name in found if name not in functions),
+        tuple(spec.own_name for spec in functions.values() if spec.function and spec.function.mpi),
     )
 
 

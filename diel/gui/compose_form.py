@@ -23,6 +23,7 @@ from diel.gui.forms import FormField, Variants, fields_of, kind_of, safe, shown,
 from diel.gui.inspection import Inspection
 from diel.gui.site import text_table
 from diel.workflow.document import Document
+from diel.workflow.fields import ONE_OF
 from diel.workflow.load import place_of
 from diel.workflow.model import Group, Module, TupleSpace, WorkflowTable
 from diel.workflow.source import Place
@@ -30,12 +31,11 @@ from diel.workflow.source import Place
 _OPTIONS: Final = "options"
 # Keys that are always shown; others are folded below "more keys" unless the file has them.
 _COMMON: Final = {
-    "module": ("name", "function", "executable", "copies", "processes", "threads"),
+    "module": ("name", "function", "library", "executable", "copies", "processes", "threads"),
     "group": ("name", "modules", "groups", "depends", "iterations", "until", "when"),
     "workflow": ("name",),
     "tuple_space": ("servers",),
 }
-_EITHER: Final = {"function": "executable", "executable": "function"}
 _NAMED: Final = {"modules": "module", "groups": "group", "depends": "group"}
 _POINTS_SHOWN: Final = 3
 _FEW: Final = 6
@@ -189,9 +189,12 @@ class Form:
                 build_new(self._document, self._edit, place, "Add an option", [], lambda name: "")
 
     def _is_ruled_out(self, place: Place) -> bool:
-        """Whether the file has the key that excludes this one: ``function`` or ``executable``."""
-        other = _EITHER.get(str(place[-1]))
-        return other is not None and self._document.get((*place[:-1], other)) is not None
+        """Whether the file has a key that excludes this one: one of what a module runs."""
+        either = ONE_OF["module"]
+        if place[-1] not in either:
+            return False
+        others = [key for key in either if key != place[-1]]
+        return any(self._document.get((*place[:-1], key)) is not None for key in others)
 
     def build_fields(
         self,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from diel.coupling.address import Address, To
     from diel.coupling.boundary import Sections, SharedBoundary
     from diel.coupling.channel import Channel
+    from diel.coupling.lanes import Lanes
     from diel.coupling.messages import Sending
     from diel.loading.state import SavedState
     from diel.tuples.client import TupleClient
@@ -429,6 +430,22 @@ class Context:
 
         declared = self._declaration_of(name)
         return declared, Sections.of(declared, self._messages)
+
+    def lanes(self, name: str) -> Lanes | None:
+        """Return what a compiled module exchanges by itself at a boundary; None if Python does."""
+        from diel.coupling.lanes import Lanes
+
+        shared, number = self.boundary(name), list(self._declared).index(name)
+        return Lanes.of(self._declared[name], number, shared, self._messages)
+
+    @contextlib.contextmanager
+    def waiting_outside(self, operation: str, subject: object) -> Iterator[None]:
+        """Let this rank count as waiting in a block, which checks `raise_if_stopped` by itself."""
+        since_s = self._messages.begin_wait(operation, subject)
+        try:
+            yield
+        finally:
+            self._messages.end_wait(since_s)
 
     def _declaration_of(self, name: str) -> Boundary:
         if name not in self._declared:

@@ -82,6 +82,8 @@ class FunctionLocation(Frozen):
         workflow file.
     is_library : bool
         Whether the file is a shared object, see `diel.workflow.libraries`.
+    mpi : str
+        The MPI that this was compiled with, such as ``Open MPI 5.0``; empty if it uses none.
     """
 
     spec: str
@@ -93,6 +95,7 @@ class FunctionLocation(Frozen):
     is_installed: bool = False
     hidden: frozenset[str] = frozenset()
     is_library: bool = False
+    mpi: str = ""
 
 
 def locate(

@@ -62,6 +62,7 @@ def locate_library(spec: str, folder: Path) -> FunctionLocation:
         root=None,
         classes=frozenset(),
         is_library=True,
+        mpi=mpi_of(file),
     )
 
 

@@ -248,6 +248,90 @@ def test_messages_boundaries_and_states(tmp_path: Path) -> None:
     assert [record["returned"] for record in ended] == [{"last": 2 * (200 + 70 + 9)}]
 
 
+EXCHANGED = r"""
+#include <mpi.h>
+#include <diel.h>
+#include <unistd.h>
+
+#define CHECK(what) if (!(what)) return diel_logf(d, DIEL_ERROR, "line %d: %s", __LINE__, #what), 1
+
+int run(diel *d) {
+    double field[8][10], theirs[16];
+    int64_t strides[2] = {10, 1};
+    int is_left = !strcmp(d->module, "left"), i, at, status = DIEL_LATE, late = 0;
+    diel_boundary mine, other, first;
+
+    CHECK(diel_boundary_open(d, is_left ? "from_left" : "from_right", &mine) == DIEL_DONE);
+    CHECK(diel_boundary_open(d, is_left ? "from_right" : "from_left", &other) == DIEL_DONE);
+    CHECK(diel_bind(d, &mine, DIEL_OWNED, 0, &field[0][3], strides) == DIEL_DONE);
+    CHECK(diel_bind(d, &other, DIEL_READS, 0, theirs, NULL) == DIEL_DONE);
+    for (at = 0; at < 50; at++) {
+        for (i = 0; i < 8; i++) field[i][3] = 1000 * at + 100 * is_left + 8 * d->rank + i;
+        CHECK(diel_exchange(d, &mine, 30) == DIEL_DONE);
+        CHECK(diel_exchange(d, &other, 30) == DIEL_DONE);
+        for (i = 0; i < 16; i++) CHECK(theirs[i] == 1000 * at + 100 * !is_left + i);
+    }
+    CHECK(diel_push(d, &mine, 1) == DIEL_FAILED);
+    CHECK(strstr(diel_error(d), "exchange it in C") != NULL);
+    diel_clear_error(d);
+    CHECK(diel_boundary_open(d, "both", &first) == DIEL_DONE);
+    if (!is_left) usleep(700000);
+    while (status == DIEL_LATE) late += (status = diel_exchange(d, &first, 0.2)) == DIEL_LATE;
+    CHECK(status == DIEL_DONE && (!is_left || late > 0));
+    if (diel_has_option(d, "leaves")) return 5;
+    status = diel_exchange(d, &first, -1);
+    return diel_has_option(d, "is_left") ? (status == DIEL_STOPPED ? 0 : 1) : status;
+}
+"""
+
+EXCHANGED_FILE = """
+[[module]]
+name = "left"
+library = "./both.so:run"
+processes = 2
+options.is_left = true
+
+[[module]]
+name = "right"
+library = "./both.so:run"
+processes = 2
+options = { leaves = true }
+
+[[boundary]]
+name = "from_left"
+shape = [16, 1]
+owners = [{ module = "left", split = 0 }]
+readers = [{ module = "right" }]
+
+[[boundary]]
+name = "from_right"
+shape = [16, 1]
+owners = [{ module = "right", split = 0 }]
+readers = [{ module = "left" }]
+
+[[boundary]]
+name = "both"
+shape = [200, 300]
+owners = [{ module = "left", section = [[0, 100], [0, 300]], split = 0 },
+          { module = "right", section = [[100, 200], [0, 300]], split = 0 }]
+readers = [{ module = "left" }, { module = "right" }]
+
+[[group]]
+name = "all"
+modules = ["left", "right"]
+"""
+
+
+def test_libraries_with_mpi_exchange_boundaries_in_c(tmp_path: Path) -> None:
+    """Whose partner has failed leaves its wait."""
+    (tmp_path / "both.c").write_text(EXCHANGED)
+    compile_library(tmp_path / "both.c", compiler="mpicc", flags=("-std=gnu99", "-Wall", "-Wextra"))
+    done = diel("run", workflow(tmp_path, EXCHANGED_FILE), cwd=tmp_path)
+    assert "line" not in done.output
+    assert "module 'right' failed: ModuleFailed: ./both.so:run returned 5" in done.output
+    assert done.status == 1, done.output
+
+
 CRASHES = r"""
 #include <diel.h>
 #include <stdlib.h>
@@ -302,3 +386,75 @@ def test_a_crash_is_told_with_its_c_stack(
     told = rf"module solver\.0 crashed: {words} at {re.escape(str(library))}{frame}"
     assert re.search(told, done.output), done.output
     assert "libffi" not in done.output
+
+
+ANOTHER_MPI = """
+#define MPI_VERSION 3
+#define OMPI_MAJOR_VERSION 3
+#define OMPI_MINOR_VERSION 1
+typedef int MPI_Comm, MPI_Fint;
+#define MPI_COMM_NULL 0
+static inline MPI_Comm MPI_Comm_f2c(MPI_Fint handle) { return handle; }
+"""
+PLAIN = """
+#include <diel.h>
+int helper(void);
+int run(diel *d) { return helper() + d->rank; }
+"""
+FAILS = """
+#include <diel.h>
+int run(diel *d) {
+    double x;
+    if (diel_has_option(d, "quiet")) return 7;
+    if (diel_get_double(d, "number", &x, 0) != DIEL_LATE) return 1;
+    return diel_put_text(d, "a//b", "lost");
+}
+int forgets(diel *d) {
+    diel_put_text(d, "a//b", "lost");
+    return 0;
+}
+"""
+REFUSED_FILE = """
+{modules}
+
+[[group]]
+name = "all"
+modules = ["linked", "compiled", "unfinished", "fails", "quiet", "forgets"]
+"""
+REFUSED_MODULE = """
+[[module]]
+name = "{name}"
+library = "{library}"
+on_failure = "continue"
+"""
+
+
+def test_what_goes_wrong_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mpi.c").write_text("int helper(void); int helper(void) { return 0; }")
+    compile_library(tmp_path / "mpi.c", flags=("-Wl,-soname,libmpi.so.99",))
+    (tmp_path / "mpi.so").rename(tmp_path / "libmpi.so.99")
+    (tmp_path / "libmpi.so").symlink_to("libmpi.so.99")
+    (tmp_path / "linked.c").write_text(PLAIN)
+    found_by = (f"-L{tmp_path}", "-Wl,--no-as-needed", "-lmpi", f"-Wl,-rpath,{tmp_path}")
+    compile_library(tmp_path / "linked.c", flags=found_by)
+    (tmp_path / "unfinished.c").write_text(PLAIN)
+    compile_library(tmp_path / "unfinished.c")
+    (tmp_path / "compiled.c").write_text(ANOTHER_MPI + PLAIN.replace("helper() +", "0 *"))
+    compile_library(tmp_path / "compiled.c", flags=())
+    (tmp_path / "fails.c").write_text(FAILS)
+    compile_library(tmp_path / "fails.c")
+    libraries = {name: f"./{name}.so:run" for name in ("linked", "compiled", "unfinished", "fails")}
+    libraries |= {"quiet": "./fails.so:run", "forgets": "./fails.so:forgets"}
+    modules = "".join(
+        REFUSED_MODULE.format(name=name, library=library) for name, library in libraries.items()
+    ).replace('"quiet"\n', '"quiet"\noptions.quiet = true\n')
+    done = diel("run", workflow(tmp_path, REFUSED_FILE.format(modules=modules)), cwd=tmp_path)
+    reasons = {record["module"]: record["error"] for record in records_of(tmp_path, "CopyGivenUp")}
+    assert set(reasons) == set(libraries), done.output
+    assert "linked.so is linked with libmpi.so.99, and this process runs" in reasons["linked"]
+    assert "compiled.so was compiled with Open MPI 3.1, and this" in reasons["compiled"]
+    assert "unfinished.so:run cannot be loaded: " in reasons["unfinished"]
+    assert "undefined symbol: helper" in reasons["unfinished"]
+    assert reasons["quiet"] == "ModuleFailed: ./fails.so:run returned 7"
+    for name in ("fails", "forgets"):
+        assert reasons[name].startswith('TagError: "a//b": a field of a tag cannot be empty')

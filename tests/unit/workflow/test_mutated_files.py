@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elf_file import write_library
 from jsonschema import Draft7Validator
 from support import ROOT, THOROUGH, WORKFLOWS, case_count, status_of
 
@@ -20,6 +21,7 @@ from diel.errors import WorkflowError
 from diel.executive.batch_scripts import job_for
 from diel.executive.placement.planning import needs, plan_groups
 from diel.loading.functions import check_options
+from diel.workflow.elf import machine_here
 from diel.workflow.load import Draft, read_draft
 from diel.workflow.model import Workflow
 from diel.workflow.problems import keys_of
@@ -80,6 +82,9 @@ inputs = ["hello.p*"]
 outputs = ["made/{copy}.txt"]
 options = { deep = { list = [1, 2.5, "three"] } }
 [[module]]
+name = "compiled"
+library = "./solver.so:run"
+[[module]]
 name = "program"
 executable = ["sh", "-c", "echo {copy} of {copies}"]
 launcher = ["env"]
@@ -96,7 +101,7 @@ retries = 1
 copies = 2
 [[group]]
 name = "work"
-modules = ["solver", "program"]
+modules = ["solver", "compiled", "program"]
 iterations = 3
 until = ["done", 1]
 [[group]]
@@ -154,6 +159,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for file in (*WORKFLOWS.glob("*.py"), *WORKFLOWS.glob("*.csv")):
         shutil.copy(file, folder)
     shutil.copytree(WORKFLOWS / "digit_images", folder / "digit_images")
+    write_library(folder / "solver.so", machine=machine_here() or 62)
     for page in PAGES:
         text = (ROOT / page).read_text()
         for name, body in re.findall(r"```python\n# (\S+\.py)\n(.*?)```", text, re.S):
