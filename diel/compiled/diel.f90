@@ -59,7 +59,7 @@ module diel
 
   type, bind(C), public :: diel_boundary
     integer(c_int32_t) :: number, owned, read, lanes
-    type(c_ptr) :: requests
+    type(c_ptr) :: memory
   end type
 
   type, bind(C), public :: diel_copy
@@ -74,7 +74,8 @@ module diel
     integer(c_int64_t) :: count
     type(c_funptr) :: option, log, put, get, matched, release, claim_end, claim, count_tuples, &
       increment, flush, comm, clear_error, must_stop, time_left, send, recv, peers, boundary, &
-      section, bind, whole, exchange, save, checkpoint, restore, result, progress, allow_loss
+      section, bind, whole, exchange, save, checkpoint, restore, result, progress, allow_loss, &
+      lanes, lane_wait, lane_done
   end type
 
   ! The signatures of the calls.
@@ -244,7 +245,7 @@ module diel
   ! What the loader reads before it calls anything: the version of diel.h, and sizes in bytes.
   integer(c_int32_t), bind(C, name="diel_header_"), protected, public :: header(4) = &
     int([1, storage_size(diel_copy(0, 0, c_null_ptr, c_null_ptr, 0, 0, 0, 0, 0, 0, 0, c_null_ptr, &
-    c_null_ptr, c_null_ptr, c_null_ptr, c_null_ptr, c_null_ptr, " ")) / 8, 8 * (1 + 29), &
+    c_null_ptr, c_null_ptr, c_null_ptr, c_null_ptr, c_null_ptr, " ")) / 8, 8 * (1 + 32), &
     storage_size(diel_array()) / 8], c_int32_t)
 
   ! The C stack of a crash, for the rank's crash file: see diel.h.
@@ -1019,7 +1020,7 @@ contains
     type(diel_boundary), intent(out) :: b
     call find_calls(d)
     b%lanes = 0
-    b%requests = c_null_ptr
+    b%memory = c_null_ptr
     status = calls%boundary(d, c_text(name), b%number, b%owned, b%read)
   end function
 

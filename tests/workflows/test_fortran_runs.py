@@ -1,4 +1,4 @@
-"""Library modules in Fortran: the whole of diel.f90, and how its struct and table agree with diel.h."""
+"""Library modules in Fortran: the whole of diel.f90, whose struct and table are those of diel.h."""
 
 from __future__ import annotations
 
