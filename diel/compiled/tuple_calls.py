@@ -10,6 +10,7 @@ from diel.compiled.calls import RunCalls, write_text
 from diel.compiled.layout import (
     ABSENT,
     ACKNOWLEDGE,
+    BYTES,
     DONE,
     DTYPES,
     GIVE_BACK,
@@ -38,12 +39,16 @@ class TupleCalls(RunCalls):
     def __init__(self, context: Context, struct: CopyStruct) -> None:
         super().__init__(context, struct)
         self._tuples = context.tuples
+        self._tput, self._tget = self._tuples.tput, self._tuples.tget
         self._claims: dict[int, Claim] = {}
         self._matched: Any = None
 
     def put(self, tag: bytes, value: int, flags: int, timeout_s: float) -> int | None:
         """Put a value."""
         found, name = value_at(ArrayStruct.from_address(value)), pattern_at(tag)
+        if not flags and timeout_s < 0:
+            self._tput(name, found)
+            return None
         timeout = None if timeout_s < 0 else timeout_s
         if flags & IF_ABSENT:
             return DONE if self._tuples.put_if_absent(name, found) else ABSENT
@@ -58,6 +63,16 @@ class TupleCalls(RunCalls):
     def get(self, how: int, tag: bytes, value: int, timeout_s: float) -> None:
         """Take or read a value: into the caller's memory, or memory that is handed out."""
         struct, pattern = self.destination(value), pattern_at(tag)
+        if struct.dtype == BYTES and type(pattern) is str and how == TAKE and timeout_s < 0:
+            # Fast path for bytes under a plain tag.
+            self._matched, found = pattern, self._tget(pattern)
+            room = struct.bytes
+            if type(found) is bytes and len(found) <= room and struct.data:
+                ctypes.memmove(struct.data, found, len(found))
+                struct.bytes = struct.shape[0] = len(found)
+                return
+            self._give_taken(struct, tag, found)
+            return
         timeout = None if timeout_s < 0 else timeout_s
         take = self._tuples.tget if how == TAKE else self._tuples.tread
         out = array_at(struct) if struct.data and struct.ndim and struct.dtype in DTYPES else None
@@ -67,12 +82,20 @@ class TupleCalls(RunCalls):
             self._matched, found = found
         if out is not None:
             return
+        if how == TAKE:
+            self._give_taken(struct, tag, found)
+            return
         try:
             self.give(struct, found)
         except PayloadError as error:
-            if how != TAKE:
-                raise PayloadError(f'"{tag.decode()}": {error}; it is left there') from None
-            self._tuples.tput(self._matched, found)
+            raise PayloadError(f'"{tag.decode()}": {error}; it is left there') from None
+
+    def _give_taken(self, struct: ArrayStruct, tag: bytes, value: Any) -> None:
+        """Give a value that was taken, or put it again."""
+        try:
+            self.give(struct, value)
+        except PayloadError as error:
+            self._tuples.tput(self._matched, value)
             raise PayloadError(f'"{tag.decode()}": {error}; it was put again') from None
 
     def matched(self, tag: int, room: int) -> None:

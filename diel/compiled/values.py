@@ -72,16 +72,18 @@ def value_at(struct: ArrayStruct) -> Any:
 
     A number (ndim 0) of int64 or float64 is one of Python, to which other ranks can add.
     """
-    if struct.dtype in _TEXTS:
-        if struct.bytes < 0 or (struct.bytes and not struct.data):
+    code = struct.dtype
+    if code in _TEXTS:
+        size_bytes, address = struct.bytes, struct.data
+        if size_bytes < 0 or (size_bytes and not address):
             raise PayloadError(f"the value is {describe(struct)}, and its data is NULL")
-        data = ctypes.string_at(struct.data, struct.bytes) if struct.bytes else b""
-        if struct.dtype == BYTES:
+        data = ctypes.string_at(address, size_bytes) if size_bytes else b""
+        if code == BYTES:
             return data
         try:
-            return data.decode() if struct.dtype == TEXT else json.loads(data)
+            return data.decode() if code == TEXT else json.loads(data)
         except ValueError as error:
-            what = "UTF-8 text" if struct.dtype == TEXT else "JSON"
+            what = "UTF-8 text" if code == TEXT else "JSON"
             raise PayloadError(f"the value is not {what}: {error}") from None
     array = array_at(struct)
     return array.item() if not array.ndim and struct.dtype in (INT64, FLOAT64, BOOL) else array

@@ -14,11 +14,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
 
 from diel.comm.direct import LocalExchange
+from diel.compiled.loaded import load_code
 from diel.coupling.address import Address, CopyRanks, Peers
 from diel.coupling.channel import Channel
 from diel.errors import RunStopped
 from diel.loading.context import Context, running
-from diel.loading.functions import OPTIONS_CLASS, find_function, import_code, parse_options
+from diel.loading.functions import OPTIONS_CLASS, find_function, parse_options
 from diel.run.fields import Record
 from diel.run.json_values import plain
 from diel.run.records import MessageLogged, ResultAdded
@@ -26,6 +27,7 @@ from diel.testing.space import TupleSpace
 from diel.tuples.tags import Tag, format_tag
 from diel.workflow.boundary import Boundary
 from diel.workflow.functions import FunctionLocation, locate
+from diel.workflow.libraries import LIBRARY, locate_library
 
 Function: TypeAlias = "Callable[[Context], Any] | str"
 """A function, or its place as in a workflow file: ``./file.py:function``."""
@@ -411,8 +413,9 @@ def _find(
 ) -> tuple[Callable[[Context], Any], Any, FunctionLocation]:
     """Return a function, the module or code that defines it, and its location."""
     if isinstance(function, str):
-        location = locate(function, folder)
-        code: Any = import_code(location, folder)
+        find = locate_library if LIBRARY.search(function) else locate
+        location = find(function, folder)
+        code: Any = load_code(location, folder)
         return find_function(location, code), code, location
     module_name = getattr(function, "__module__", None) or ""
     code = sys.modules.get(module_name)

@@ -27,6 +27,9 @@ MPI_NAME: Final = "diel_mpi_"
 """A constant text that it exports where mpi.h was included before: the MPI it was compiled with."""
 NAME_PREFIX: Final = "diel_library."
 
+LIBRARY: Final = re.compile(r"\.so(\.\d+)*:")
+"""Is in the place of a function of a library, and of no other."""
+
 _FORM: Final = 'write "./solver.so:run": a shared object beside this file, and its function'
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _COMPILE: Final = "compile it with cc -shared -fPIC $(diel config --cflags)"

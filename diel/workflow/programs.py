@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from diel.errors import Problem
 from diel.text import show
+from diel.workflow.elf import MACHINES, MAGIC
 from diel.workflow.source import near_file
 
 PLACEHOLDERS: Final = {
@@ -237,7 +238,7 @@ def obstacle(file: Path, where: str | None = None, depth: int = 0) -> Obstacle |
         if depth > _MOST_INTERPRETERS:
             return Obstacle("is one more script: Linux starts no longer chain of interpreters")
         return _obstacle_of_script(file, head, where, depth)
-    if head.startswith(_ELF):
+    if head.startswith(MAGIC):
         return _obstacle_of_binary(head)
     if head.startswith(b"\xef\xbb\xbf#!"):
         return Obstacle(
@@ -251,13 +252,11 @@ def obstacle(file: Path, where: str | None = None, depth: int = 0) -> Obstacle |
 
 _HEAD_BYTES: Final = 64 * 1024
 _PT_INTERP: Final = 3
-_ELF: Final = b"\x7fELF"
 _FIRST_LINE_BYTES: Final = 256  # Linux reads no more of a script
 _MOST_INTERPRETERS: Final = 4  # scripts, each the interpreter of the one before
 _ASSIGNMENT: Final = re.compile(r"[^=\s]+=")
 _BLANKS: Final = re.compile(r"[ \t]+")
 _RUNS_TOO: Final = {62: (3,), 183: (40,)}  # x86-64: 32-bit x86; AArch64: 32-bit Arm
-_MACHINES: Final = {3: "32-bit x86", 40: "32-bit Arm", 62: "x86-64", 183: "AArch64", 243: "RISC-V"}
 
 
 def _head_of(file: Path) -> bytes:
@@ -345,9 +344,9 @@ def _obstacle_of_binary(head: bytes) -> Obstacle | None:
     ours = machine
     with contextlib.suppress(OSError, struct.error, IndexError, ValueError):
         python = _head_of(Path(sys.executable))
-        ours = _machine_and_loader(python)[0] if python.startswith(_ELF) else machine
+        ours = _machine_and_loader(python)[0] if python.startswith(MAGIC) else machine
     if machine not in (ours, *_RUNS_TOO.get(ours, ())) and not _takes_other_formats():
-        for_, here = (_MACHINES.get(each, f"machine type {each}") for each in (machine, ours))
+        for_, here = (MACHINES.get(each, f"machine type {each}") for each in (machine, ours))
         return Obstacle(f"is a program for {for_}, and this machine is {here}", "build it here")
     if loader and not os.path.exists(loader):
         return Obstacle(

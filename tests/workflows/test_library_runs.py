@@ -110,8 +110,12 @@ servers = 2
 [[module]]
 name = "solver"
 library = "./solver.so:run"
-processes = 2
-options = { steps = 12, on = true, names = ["a", "b"], list = [1, 2, 2.5], solver.dt = 0.25 }
+processes = {ranks}
+options.steps = 12
+options.on = true
+options.names = ["a", "b"]
+options.list = [1, 2, 2.5]
+options.solver.dt = 0.25
 
 [[module]]
 name = "peer"
@@ -131,7 +135,8 @@ def test_the_calls_of_one_module(tmp_path: Path, language: str) -> None:
         compile_library(source, compiler="mpicc")
     else:
         compile_library(source, compiler="mpicxx", flags=(*STRICT_CPP, "-Wno-cast-function-type"))
-    file = workflow(tmp_path, FILE, peer=PEER)
+    ranks = {"c": 2, "cpp": 4}[language]
+    file = workflow(tmp_path, FILE.format(ranks=ranks), peer=PEER)
     done = diel("run", file, cwd=tmp_path)
     assert done.status == 0, done.output
     assert records_of(tmp_path, "GroupFinished")
@@ -388,13 +393,10 @@ def test_a_crash_is_told_with_its_c_stack(
     assert "libffi" not in done.output
 
 
+# What diel.h says where another mpi.h was included before it.
 ANOTHER_MPI = """
-#define MPI_VERSION 3
-#define OMPI_MAJOR_VERSION 3
-#define OMPI_MINOR_VERSION 1
-typedef int MPI_Comm, MPI_Fint;
-#define MPI_COMM_NULL 0
-static inline MPI_Comm MPI_Comm_f2c(MPI_Fint handle) { return handle; }
+extern const char diel_mpi_[64];
+const char diel_mpi_[64] = "Open MPI 3.1";
 """
 PLAIN = """
 #include <diel.h>
@@ -439,8 +441,8 @@ def test_what_goes_wrong_is_named(tmp_path: Path) -> None:
     compile_library(tmp_path / "linked.c", flags=found_by)
     (tmp_path / "unfinished.c").write_text(PLAIN)
     compile_library(tmp_path / "unfinished.c")
-    (tmp_path / "compiled.c").write_text(ANOTHER_MPI + PLAIN.replace("helper() +", "0 *"))
-    compile_library(tmp_path / "compiled.c", flags=())
+    (tmp_path / "compiled.c").write_text(PLAIN.replace("helper() +", "0 *") + ANOTHER_MPI)
+    compile_library(tmp_path / "compiled.c")
     (tmp_path / "fails.c").write_text(FAILS)
     compile_library(tmp_path / "fails.c")
     libraries = {name: f"./{name}.so:run" for name in ("linked", "compiled", "unfinished", "fails")}
