@@ -168,6 +168,9 @@ typedef struct diel_calls {
                      int32_t *count, int32_t *comm, void **memory);
     int32_t (*lane_wait)(diel *, int32_t boundary, double timeout_s);
     int32_t (*lane_done)(diel *, int32_t boundary);
+    /* For diel_put and diel_get of bytes, without a timeout: the same, sooner. */
+    int32_t (*put_bytes)(diel *, const char *tag, const void *data, int64_t size);
+    int32_t (*get_bytes)(diel *, const char *tag, void *data, int64_t room, int64_t *size);
 } diel_calls;
 
 /* What the loader reads before it calls anything: the versions of this file, and of MPI. */
@@ -357,6 +360,8 @@ static inline int diel_free(diel *d, diel_array *value) {
 
 /* Put a value; it may be changed when this returns. */
 static inline int diel_put(diel *d, const char *tag, const diel_array *value) {
+    if (value->dtype == DIEL_BYTES && value->data != NULL)
+        return d->calls->put_bytes(d, tag, value->data, value->bytes);
     return d->calls->put(d, tag, value, 0, -1);
 }
 
@@ -388,8 +393,7 @@ static inline int diel_put_text(diel *d, const char *tag, const char *text) {
 }
 
 static inline int diel_put_bytes(diel *d, const char *tag, const void *data, int64_t length) {
-    diel_array value = diel_vector(DIEL_BYTES, data, length);
-    return d->calls->put(d, tag, &value, 0, -1);
+    return d->calls->put_bytes(d, tag, data, length);
 }
 
 /* Take the oldest tuple that matches. Where value->data is NULL it is set to memory that diel owns,
@@ -397,6 +401,11 @@ static inline int diel_put_bytes(diel *d, const char *tag, const void *data, int
  * there: one that does not fit stays in the space. Text and bytes fit that are no longer; shape[0]
  * is their length then. */
 static inline int diel_get(diel *d, const char *tag, diel_array *value, double timeout_s) {
+    if (value->dtype == DIEL_BYTES && value->data != NULL && value->owner == 0 && timeout_s < 0) {
+        int status = d->calls->get_bytes(d, tag, value->data, value->bytes, &value->bytes);
+        value->shape[0] = value->bytes;
+        return status;
+    }
     return d->calls->get(d, DIEL_TAKE, tag, value, timeout_s);
 }
 

@@ -149,6 +149,8 @@ CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "lanes": (c_int32, c_int32, _OUT, _OUT, _OUT, _OUT),
     "lane_wait": (c_int32, c_double),
     "lane_done": (c_int32,),
+    "put_bytes": (c_char_p, _OUT, c_int64),
+    "get_bytes": (c_char_p, _OUT, c_int64, _OUT),
 }
 """The calls in the order of ``diel_calls``, each with its arguments behind the ``diel *``."""
 

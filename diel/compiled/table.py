@@ -5,10 +5,19 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from diel.compiled.layout import CALLS, DONE, FAILED, CopyStruct, callback_types
+from diel.compiled.layout import (
+    BYTES,
+    CALLS,
+    DONE,
+    FAILED,
+    ArrayStruct,
+    CopyStruct,
+    callback_types,
+)
 from diel.compiled.peer_calls import PeerCalls
+from diel.compiled.tuple_calls import pattern_at
 from diel.workflow.libraries import ABI
 
 if TYPE_CHECKING:
@@ -69,6 +78,46 @@ def _served(method: Callable[..., int | None]) -> Callable[..., int]:
     return call
 
 
+_MEMORY: Final = (ctypes.c_char * 2**56).from_address(0)
+"""All memory of this process: a slice of it is bytes, without a call through ctypes."""
+_WRITABLE: Final = memoryview(_MEMORY).cast("B")
+_INTEGERS: Final = _WRITABLE.cast("q")
+
+
+def _put_bytes(address: int, tag: bytes, data: int, size: int) -> int:
+    """Put bytes: the short path of `TupleCalls.put_bytes`."""
+    try:
+        copy = _open[address]
+        if size > 0 and data:
+            copy.tput(pattern_at(tag), _MEMORY[data : data + size])
+            return DONE
+    except BaseException as error:
+        return _open[address].keep(error) if address in _open else FAILED
+    return _served(CopyCalls.put_bytes)(address, tag, data, size)
+
+
+def _get_bytes(address: int, tag: bytes, data: int, room: int, size: int) -> int:
+    """Take bytes: the short path of `TupleCalls.get_bytes`."""
+    try:
+        copy, pattern = _open[address], pattern_at(tag)
+        if type(pattern) is str:
+            found = copy.tget(pattern)
+            copy.matched_tag = pattern
+            if type(found) is not bytes or len(found) > room:
+                struct = ArrayStruct(data=data, bytes=room, dtype=BYTES, ndim=1)
+                copy.give_taken(struct, tag, found)
+            else:
+                _WRITABLE[data : data + len(found)] = found
+                _INTEGERS[size >> 3] = len(found)
+            return DONE
+    except BaseException as error:
+        return _open[address].keep(error) if address in _open else FAILED
+    return _served(CopyCalls.get_bytes)(address, tag, data, room, size)
+
+
+_QUICK: Final = {"put_bytes": _put_bytes, "get_bytes": _get_bytes}
+
+
 @functools.cache
 def call_table() -> ctypes.Structure:
     """Return the table of calls, which is made once in a process."""
@@ -76,7 +125,8 @@ def call_table() -> ctypes.Structure:
     kind = type("CallsStruct", (ctypes.Structure,), {"_fields_": fields})
     table: ctypes.Structure = kind(count=len(CALLS))
     for name, callback in callback_types().items():
-        setattr(table, name, callback(_served(getattr(CopyCalls, name))))
+        function = _QUICK.get(name) or _served(getattr(CopyCalls, name))
+        setattr(table, name, callback(function))
     return table
 
 

@@ -39,16 +39,13 @@ class TupleCalls(RunCalls):
     def __init__(self, context: Context, struct: CopyStruct) -> None:
         super().__init__(context, struct)
         self._tuples = context.tuples
-        self._tput, self._tget = self._tuples.tput, self._tuples.tget
+        self.tput, self.tget = self._tuples.tput, self._tuples.tget
         self._claims: dict[int, Claim] = {}
-        self._matched: Any = None
+        self.matched_tag: Any = None
 
     def put(self, tag: bytes, value: int, flags: int, timeout_s: float) -> int | None:
         """Put a value."""
         found, name = value_at(ArrayStruct.from_address(value)), pattern_at(tag)
-        if not flags and timeout_s < 0:
-            self._tput(name, found)
-            return None
         timeout = None if timeout_s < 0 else timeout_s
         if flags & IF_ABSENT:
             return DONE if self._tuples.put_if_absent(name, found) else ABSENT
@@ -63,45 +60,46 @@ class TupleCalls(RunCalls):
     def get(self, how: int, tag: bytes, value: int, timeout_s: float) -> None:
         """Take or read a value: into the caller's memory, or memory that is handed out."""
         struct, pattern = self.destination(value), pattern_at(tag)
-        if struct.dtype == BYTES and type(pattern) is str and how == TAKE and timeout_s < 0:
-            # Fast path for bytes under a plain tag.
-            self._matched, found = pattern, self._tget(pattern)
-            room = struct.bytes
-            if type(found) is bytes and len(found) <= room and struct.data:
-                ctypes.memmove(struct.data, found, len(found))
-                struct.bytes = struct.shape[0] = len(found)
-                return
-            self._give_taken(struct, tag, found)
-            return
         timeout = None if timeout_s < 0 else timeout_s
         take = self._tuples.tget if how == TAKE else self._tuples.tread
         out = array_at(struct) if struct.data and struct.ndim and struct.dtype in DTYPES else None
         found = take(pattern, timeout=timeout, out=out, with_tag=_is_wild(pattern))
-        self._matched = pattern
+        self.matched_tag = pattern
         if _is_wild(pattern):
-            self._matched, found = found
+            self.matched_tag, found = found
         if out is not None:
             return
         if how == TAKE:
-            self._give_taken(struct, tag, found)
+            self.give_taken(struct, tag, found)
             return
         try:
             self.give(struct, found)
         except PayloadError as error:
             raise PayloadError(f'"{tag.decode()}": {error}; it is left there') from None
 
-    def _give_taken(self, struct: ArrayStruct, tag: bytes, value: Any) -> None:
+    def get_bytes(self, tag: bytes, data: int, room: int, size: int) -> None:
+        """Take bytes, as `get` does."""
+        struct = ArrayStruct(data=data, bytes=room, dtype=BYTES, ndim=1)
+        self.get(TAKE, tag, ctypes.addressof(struct), -1.0)
+        ctypes.c_int64.from_address(size).value = struct.bytes
+
+    def put_bytes(self, tag: bytes, data: int, size: int) -> None:
+        """Put bytes, as `put` does."""
+        struct = ArrayStruct(data=data, bytes=size, dtype=BYTES, ndim=1)
+        self.put(tag, ctypes.addressof(struct), 0, -1.0)
+
+    def give_taken(self, struct: ArrayStruct, tag: bytes, value: Any) -> None:
         """Give a value that was taken, or put it again."""
         try:
             self.give(struct, value)
         except PayloadError as error:
-            self._tuples.tput(self._matched, value)
+            self._tuples.tput(self.matched_tag, value)
             raise PayloadError(f'"{tag.decode()}": {error}; it was put again') from None
 
     def matched(self, tag: int, room: int) -> None:
         """Write the tag of the last tuple that was found."""
-        fields = self._matched if isinstance(self._matched, tuple) else (self._matched,)
-        if self._matched is None:
+        fields = self.matched_tag if isinstance(self.matched_tag, tuple) else (self.matched_tag,)
+        if self.matched_tag is None:
             raise PayloadError("no tuple was taken or read so far")
         write_text(tag, room, spell_tag(list(fields)).encode(), "the tag")
 
@@ -118,7 +116,7 @@ class TupleCalls(RunCalls):
         except PayloadError as error:
             claim.give_back()
             raise PayloadError(f'"{tag.decode()}": {error}; it was given back') from None
-        self._matched = claim.tag
+        self.matched_tag = claim.tag
         key = 1 + max(self._claims, default=0)
         self._claims[key] = claim
         ctypes.c_int64.from_address(number).value = key
