@@ -75,7 +75,7 @@ module diel
     type(c_funptr) :: option, log, put, get, matched, release, claim_end, claim, count_tuples, &
       increment, flush, comm, clear_error, must_stop, time_left, send, recv, peers, boundary, &
       section, bind, whole, exchange, save, checkpoint, restore, result, progress, allow_loss, &
-      lanes, lane_wait, lane_done
+      lanes, lane_wait, lane_done, put_bytes, get_bytes
   end type
 
   ! The signatures of the calls.
@@ -245,7 +245,7 @@ module diel
   ! What the loader reads before it calls anything: the version of diel.h, and sizes in bytes.
   integer(c_int32_t), bind(C, name="diel_header_"), protected, public :: header(4) = &
     int([1, storage_size(diel_copy(0, 0, c_null_ptr, c_null_ptr, 0, 0, 0, 0, 0, 0, 0, c_null_ptr, &
-    c_null_ptr, c_null_ptr, c_null_ptr, c_null_ptr, c_null_ptr, " ")) / 8, 8 * (1 + 32), &
+    c_null_ptr, c_null_ptr, c_null_ptr, c_null_ptr, c_null_ptr, " ")) / 8, 8 * (1 + 34), &
     storage_size(diel_array()) / 8], c_int32_t)
 
   ! The C stack of a crash, for the rank's crash file: see diel.h.
@@ -502,20 +502,13 @@ contains
     status = calls%option(d, c_text(path), DIEL_INT64, c_loc(x), -1_int64, count)
   end function
 
-  ! One that needs more than 32 bits fails: it is asked for as a list without room.
   integer function option_int32(d, path, x) result(status)
     type(diel_copy), intent(inout) :: d
     character(*), intent(in) :: path
-    integer(int32), intent(inout) :: x
-    integer(int64) :: whole
+    integer(int32), intent(inout), target :: x
     integer(c_int64_t) :: count
-    whole = x
-    status = option_int64(d, path, whole)
-    if (abs(whole) > huge(x)) then
-      status = calls%option(d, c_text(path), DIEL_INT32, c_null_ptr, -1_int64, count)
-    else
-      x = int(whole, int32)
-    end if
+    call find_calls(d)
+    status = calls%option(d, c_text(path), DIEL_INT32, c_loc(x), -1_int64, count)
   end function
 
   integer function option_logical(d, path, x) result(status)
@@ -834,7 +827,7 @@ contains
     status = calls%get(d, READ, c_text(tag), value, timeout_of(timeout))
   end function
 
-  ! The tag of the last tuple that a get, read or claim with a star has matched; empty if none.
+  ! The tag of the last tuple that a get, read or claim with a star has matched.
   function diel_matched_tag(d) result(tag)
     type(diel_copy), intent(inout) :: d
     character(:), allocatable :: tag
