@@ -1,4 +1,4 @@
-"""Compile C and C++ for tests of library modules."""
+"""Compile C, C++ and Fortran for tests of library modules."""
 
 from __future__ import annotations
 
@@ -12,6 +12,25 @@ from diel.compiled.layout import HEADER_FOLDER
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g")
 STRICT_CPP = ("-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g")
+STRICT_FORTRAN = (
+    *("-std=f2018", "-Wall", "-Wextra", "-Werror", "-g", "-fcheck=all"),
+    # Tests compare for equality, and functions in conditions that change nothing.
+    *("-Wno-compare-reals", "-Wno-function-elimination"),
+)
+
+
+def compile_fortran(source: Path, *more: str, flags: tuple[str, ...] = STRICT_FORTRAN) -> Path:
+    """Compile a file with diel.f90, and link more words; the test is skipped without gfortran."""
+    if shutil.which("gfortran") is None:
+        pytest.skip("there is no gfortran here to compile with")
+    library = source.with_suffix(".so")
+    files = [str(HEADER_FOLDER / "diel.f90"), str(source)]
+    done = subprocess.run(
+        ["gfortran", *flags, "-shared", "-fPIC", "-o", str(library), *files, *more],
+        cwd=source.parent, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return library
 
 
 def compile_library(source: Path, *, compiler: str = "cc", flags: tuple[str, ...] = STRICT) -> Path:

@@ -153,6 +153,10 @@ def _examples_arguments(parser: argparse.ArgumentParser) -> None:
 def _new_module_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the module's name, a Python identifier")
     parser.add_argument(
+        "--language", choices=("python", "c", "cpp", "fortran"), default="python",
+        help="what it is written in (default: python); others get a Makefile, too",
+    )  # fmt: skip
+    parser.add_argument(
         "--in", dest="folder", type=Path, default=Path(), metavar="DIR",
         help="the folder to write into, made if need be (default: this one)",
     )  # fmt: skip
@@ -449,7 +453,8 @@ COMMANDS = (
         "new-module",
         "write a new module, its test and a workflow that runs it",
         "Write NAME.py, test_NAME.py and NAME.toml: a module that works, its test and a workflow "
-        "that runs it. A file that is there already is never touched.",
+        "that runs it; in another language NAME.c, NAME.cpp or NAME.f90, and a Makefile. A file "
+        "that is there already is never touched.",
         _new_module_arguments,
         "diel.cli.templates:new_module",
     ),

@@ -107,17 +107,24 @@ def new_module(options: argparse.Namespace) -> int:
     """
     name, folder = options.name, options.folder
     check_name(name)
+    texts = {"NAME.py": MODULE, "test_NAME.py": TEST, "NAME.toml": WORKFLOW}
+    is_compiled = options.language != "python"
+    if is_compiled:
+        from diel.cli.compiled_templates import FILES
+
+        texts = {**FILES[options.language]}
     files = {
-        folder / f"{name}.py": MODULE,
-        folder / f"test_{name}.py": TEST,
-        folder / f"{name}.toml": WORKFLOW,
+        folder / file.replace("NAME", name): text.replace("NAME", name)
+        for file, text in texts.items()
     }
-    write_new({file: text.replace("NAME", name) for file, text in files.items()})
+    write_new(files)
     print(*files, sep="\n")
+    build = f"build it:  make -C {folder}\n" if is_compiled else ""
+    page = "docs/compiled-modules.md" if is_compiled else "docs/modules.md"
     print(
-        f"\ntest it:   pytest {folder / f'test_{name}.py'}\n"
+        f"\n{build}test it:   pytest {folder / f'test_{name}.py'}\n"
         f"run it:    diel run {folder / f'{name}.toml'}\n"
-        "what else a module can do: docs/modules.md"
+        f"what else a module can do: {page}"
     )
     return 0
 

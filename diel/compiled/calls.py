@@ -14,6 +14,7 @@ from diel.compiled.layout import (
     ENDS_SOON,
     FAILED,
     FLOAT64,
+    INT32,
     INT64,
     JSON,
     LATE,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _LONGEST_ERROR: Final = 1000
 _OPTION_TYPES: Final[dict[int, tuple[Any, tuple[type, ...], str]]] = {
     BOOL: (ctypes.c_uint8, (bool,), "true or false"),
+    INT32: (ctypes.c_int32, (int,), "a whole number"),
     INT64: (ctypes.c_int64, (int,), "a whole number"),
     FLOAT64: (ctypes.c_double, (int, float), "a number"),
 }
@@ -227,8 +229,9 @@ def _as_numbers(name: str, value: Any, dtype: int, *, is_list: bool) -> list[Any
     ]
     if not all(is_fit):
         raise PayloadError(f"option {name} is {value!r}, and {words} is asked for")
-    if dtype == INT64 and not all(-(2**63) <= item < 2**63 for item in items):
-        raise PayloadError(f"option {name} is {value!r}, which needs more than 64 bits")
+    bits = {INT32: 32, INT64: 64}.get(dtype)
+    if bits and not all(-(2 ** (bits - 1)) <= item < 2 ** (bits - 1) for item in items):
+        raise PayloadError(f"option {name} is {value!r}, which needs more than {bits} bits")
     return [*map(float, items)] if dtype == FLOAT64 else list(items)
 
 

@@ -21,7 +21,7 @@ SEND, MOVE = 0, 1
 EXCHANGE, PUSH, PULL = range(3)
 OWNED, READS = 0, 1
 MOST_AXES: Final = 8
-BOOL, INT64, FLOAT64 = 1, 5, 11
+BOOL, INT32, INT64, FLOAT64 = 1, 4, 5, 11
 BYTES, TEXT, JSON = 20, 21, 22
 
 DTYPES: Final = {
@@ -40,7 +40,14 @@ DTYPES: Final = {
     13: "complex128",
 }
 """The names of NumPy for the codes of element types."""
-NAMES: Final = {**DTYPES, BYTES: "bytes", TEXT: "text", JSON: "JSON"}
+NAMES: Final = {
+    **DTYPES,
+    BYTES: "bytes",
+    TEXT: "text",
+    JSON: "JSON",
+    -1: "a part of a Fortran array that is not in one piece",
+    -2: "of a Fortran type that diel.f90 does not know",
+}
 
 
 class ArrayStruct(ctypes.Structure):

@@ -144,7 +144,10 @@ class PeerCalls(TupleCalls):
         if opened.shared is not None:
             raise BoundaryError(f'boundary "{opened.name}" is in use already: bind before that')
         if not data:
-            raise BoundaryError(f'boundary "{opened.name}": the memory to bind is NULL')
+            raise BoundaryError(
+                f'boundary "{opened.name}": the memory to bind is NULL (from Fortran: it is not '
+                f"{opened.dtype} of shape {shape[::-1]})"
+            )
         opened.bound[kind][index] = _memory_at(data, shape, opened.dtype, strides)
 
     def whole(self, number: int, whole: int) -> None:

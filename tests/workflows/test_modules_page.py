@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from diel.loading.context import Context
 
 PAGE = ROOT / "docs" / "modules.md"
 PAGES = [PAGE, ROOT / "docs" / "running-sweeps.md"]
+COMPILED = ROOT / "docs" / "compiled-modules.md"
 SWEEPS = ROOT / "docs" / "sweeps.md"
 FENCE = re.compile(r"^```(\w+)(?: status=(\d))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```toml file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -70,6 +72,18 @@ def test_from_a_first_grid_to_nested_evaluation(tmp_path: Path) -> None:
     assert follow(steps, tmp_path) == ["sh", "text"] * 3
 
 
+@pytest.mark.usefixtures("once")
+def test_from_nothing_to_a_coupled_run_in_fortran(tmp_path: Path) -> None:
+    for program in ("make", "gfortran"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program} here to build with")
+    line = COMPILED.read_text(encoding="utf-8").partition("\n## From nothing")[0].count("\n")
+    steps = [block for block in blocks(COMPILED) if block.line > line]
+    kinds = [block.kind for block in steps]
+    assert kinds == ["sh", "text", "fortran", "python", "toml", "sh", "text", "sh"]
+    follow(steps[:-1], tmp_path)  # the last is for the folder of the project: test_plate
+
+
 def follow(steps: Iterable[Block], folder: Path) -> list[str]:
     """Write the files, run the commands and compare what they print; return the blocks' kinds."""
     here = str(Path(sys.executable).parent)
@@ -82,8 +96,8 @@ def follow(steps: Iterable[Block], folder: Path) -> list[str]:
     kinds = []
     for block in steps:
         kinds.append(block.kind)
-        if block.kind in ("python", "toml"):
-            name = re.match(r"# (\w+\.\w+)\n", block.text)
+        if block.kind in ("python", "toml", "fortran"):
+            name = re.match(r"[#!] (\w+\.\w+)\n", block.text)
             assert name, f"{block} is no file"
             (folder / name[1]).write_text(block.text)
         elif block.kind == "sh":
@@ -113,4 +127,5 @@ def test_the_page_knows_all_of_the_context() -> None:
     offered = {name for names in attributes for name in names.split(", ")}
     offered |= {name for name in vars(Context) if not name.startswith("_")}
     offered -= {"comm_was_made", "module_comm_was_made", "forget_communicators"}  # for diel itself
+    offered -= {"sections", "lanes", "waiting_outside"}  # for modules in C
     assert offered == named

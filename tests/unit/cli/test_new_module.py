@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, diel, status_of
+from support import ROOT, diel, execute, status_of
 
 from diel.cli.templates import LONGEST_NAME, write_new
 from diel.errors import NewModuleError
@@ -43,6 +44,32 @@ def test_its_test_passes_and_its_workflow_is_fine(folder: Path, name: str) -> No
     assert finished.status == 0, finished.output
 
 
+@pytest.mark.parametrize(
+    ("language", "suffix", "compiler"),
+    [("c", "c", "cc"), ("cpp", "cpp", "c++"), ("fortran", "f90", "gfortran")],
+)
+def test_a_compiled_module_is_built_and_passes_its_test(
+    folder: Path, language: str, suffix: str, compiler: str
+) -> None:
+    assert new_module("adder", "--language", language) == 0
+    written = {path.name for path in folder.iterdir()}
+    assert written == {f"adder.{suffix}", "Makefile", "test_adder.py", "adder.toml"}
+    for program in ("make", compiler):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program} here to build with")
+    here = str(Path(sys.executable).parent)
+    warnings = dict.fromkeys(("CFLAGS", "CXXFLAGS", "FFLAGS"), "-O2 -Wall -Wextra -Werror")
+    built = execute(
+        ["make", *(f"{name}={flags}" for name, flags in warnings.items())],
+        cwd=folder,
+        environment={"PATH": f"{here}:{os.environ['PATH']}"},
+    )
+    assert built.status == 0, built.output
+    tested = execute([sys.executable, "-m", "pytest", "-q", "test_adder.py"], cwd=folder)
+    assert tested.status == 0, tested.output
+    assert "1 passed" in tested.stdout
+
+
 def test_options_of_the_workflow_are_checked(folder: Path) -> None:
     assert new_module("adder") == 0
     file = folder / "adder.toml"
@@ -54,11 +81,12 @@ def test_options_of_the_workflow_are_checked(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["adder", LONGEST])
 @pytest.mark.parametrize("rules", ["of this project", "by default"])
-def test_ruff_has_nothing_to_say(folder: Path, name: str, rules: str) -> None:
+@pytest.mark.parametrize("language", ["python", "c"])
+def test_ruff_has_nothing_to_say(folder: Path, name: str, rules: str, language: str) -> None:
     ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
     if ruff is None:
         pytest.skip("ruff is not installed")
-    assert new_module(name) == 0
+    assert new_module(name, "--language", language) == 0
     ours = rules == "of this project"
     setting = ["--config", str(ROOT / "pyproject.toml")] if ours else ["--isolated"]
     for command in (["check"], ["format", "--check"]):
