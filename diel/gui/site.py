@@ -331,7 +331,10 @@ def menu_line(title: str, words: str, on_click: Callable[..., Any]) -> None:
 
 def menu_entry(text: str, on_click: Callable[..., Any] | None = None) -> ui.menu_item:
     """Build an entry of a menu, of the role that entries of menus have."""
-    return ui.menu_item(text, on_click).props("role=menuitem")
+    entry = ui.menu_item(text).props("role=menuitem")
+    if on_click is not None:  # after the menu has closed: the action may fill the menu anew
+        entry.on_click(on_click)
+    return entry
 
 
 @contextlib.contextmanager

@@ -205,13 +205,14 @@ def test_a_sweep_is_composed_mended_started_steered_and_its_best_trial_read(
     page.locator('.group[data-group="search"]').press("Enter")
     choose_from(page, "Runs before", "group")
     wait_for_text(page, 'depends = ["search"]')
+    page.get_by_role("menu").wait_for(state="hidden")
     page.get_by_text("No problem found.").wait_for()
     page.get_by_text("4 at the largest moment").wait_for()
     page.keyboard.press("Control+s")
     page.get_by_label("File name").fill("composed")
     page.get_by_label("File name").press("Enter")
     page.get_by_text("saved composed.toml").wait_for()
-    page.get_by_role("button", name="Start here").press("Enter")  # by keys, as all of it can be
+    page.get_by_role("button", name="Start here").click()
     page.wait_for_url("**/run?path=**")
     run_page = page.url
     assert "copies = 1  # a comment" in (served.folder / "composed.toml").read_text()
