@@ -18,7 +18,7 @@ from diel.errors import DielError, TupleSocketError
 from diel.programs.tuple_protocol import LATE, TupleConnection
 from diel.run.directory import RunDirectory
 from diel.run.json_values import LARGEST_NUMBER
-from diel.tuples.tag_text import SPELLING, Fields, parse_tag, spell_tag
+from diel.tag_text import SPELLING, Fields, parse_tag, spell_tag
 
 LATE_EXIT: Final = 1
 INTERRUPTED_EXIT: Final = 130

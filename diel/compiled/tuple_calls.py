@@ -22,7 +22,7 @@ from diel.compiled.layout import (
 )
 from diel.compiled.values import array_at, value_at
 from diel.errors import PayloadError
-from diel.tuples.tag_text import pattern_of, spell_tag
+from diel.tag_text import parse_tag, spell_tag
 from diel.tuples.tags import ANY
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ class TupleCalls(RunCalls):
 @functools.lru_cache(maxsize=_TAGS_REMEMBERED)
 def pattern_at(tag: bytes) -> Any:
     """Return the tag or pattern that a text names."""
-    return pattern_of(tag.decode())
+    fields = tuple(ANY if field is None else field for field in parse_tag(tag.decode()))
+    return fields[0] if len(fields) == 1 and isinstance(fields[0], str) else fields
 
 
 def _is_wild(pattern: Any) -> bool:

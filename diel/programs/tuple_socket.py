@@ -44,8 +44,8 @@ from diel.programs.tuple_protocol import (
     pack,
 )
 from diel.run.json_values import is_number
+from diel.tag_text import parse_tag
 from diel.text import describe_error
-from diel.tuples.tag_text import parse_tag
 from diel.tuples.tags import ANY
 
 if TYPE_CHECKING:

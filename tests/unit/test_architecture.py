@@ -28,7 +28,7 @@ else:
 LAYERS = {
     "diel": """
         errors exit_codes expressions frozen processes run text
-        plugins
+        plugins tag_text
         comm workflow
         tuples
         coupling

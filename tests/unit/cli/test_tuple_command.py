@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support import status_of
 
 from diel.errors import TagError
-from diel.tuples.tag_text import Fields, parse_tag, spell_tag
+from diel.tag_text import Fields, parse_tag, spell_tag
 
 
 @pytest.mark.parametrize(

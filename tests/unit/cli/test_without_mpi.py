@@ -112,6 +112,7 @@ def test_a_workflow_can_be_checked(python: list[str], tmp_path: Path, name: str)
 RUN_NOTHING = [
     (["check", "hello.toml", "--per-node", "2"], "the executive"),
     (["completion", "bash"], "complete -F _diel diel"),
+    (["config", "--cflags"], "-I"),
     (["diff", "RUN", "RUN"], "nothing"),
     (["doctor"], "mpi4py"),
     (["examples"], "Two modules exchange tuples."),

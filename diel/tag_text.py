@@ -1,4 +1,4 @@
-"""Tags and patterns as texts: ``job/3`` or ``job/*``, for shells and compiled modules."""
+"""Tags and patterns of tuples as texts, ``job/3`` or ``job/*``: for shells and compiled modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 
 from diel.errors import TagError
 from diel.run.json_values import parse_json
-from diel.tuples.tags import ANY, Pattern
 
 Fields: TypeAlias = "list[str | int | None]"
 """The fields of a tag or pattern; None stands for any."""
@@ -34,12 +33,6 @@ def parse_tag(text: str) -> Fields:
     if not all(fields):
         raise TagError(f'"{text}": a field of a tag cannot be empty; for a slash in one: [...]')
     return [_field(field) for field in fields]
-
-
-def pattern_of(text: str) -> Pattern:
-    """Return the tag or pattern that a text names, as `TupleClient` takes it."""
-    fields = tuple(ANY if field is None else field for field in parse_tag(text))
-    return fields[0] if len(fields) == 1 and isinstance(fields[0], str) else fields
 
 
 def spell_tag(fields: Fields) -> str:
