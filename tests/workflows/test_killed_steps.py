@@ -21,6 +21,7 @@ name = "task"
 executable = ["sh", "step.sh", "task", "{{task}}", "tasks"]
 tasks = {COUNT}
 copies = 2
+time_limit = 100
 [[module]]
 name = "first"
 executable = ["sh", "step.sh", "first", "${{n}}", "{{element_dir}}"]
@@ -80,6 +81,11 @@ class KilledSteps:
         (folder / "cases.csv").write_text("\n".join(["n", *map(str, range(COUNT))]))
         self.file = workflow(folder, WORKFLOW)
 
+    def edit(self, number: int) -> None:
+        """Edit what may change while a run is away: a comment, and a limit of time."""
+        text = WORKFLOW.replace("time_limit = 100", f"time_limit = {100 + number}")
+        self.file.write_text(f"# Edited {number} times.\n{text}")
+
     def executions(self, *kinds: str) -> int:
         files = [file for kind in kinds for file in self.folder.glob(f"ran/{kind}.*")]
         return sum(len(file.read_text()) for file in files)
@@ -97,7 +103,10 @@ class KilledSteps:
 
 @pytest.mark.slow
 def test_what_has_ended_is_not_done_twice_whoever_is_killed(tmp_path: Path) -> None:
-    """A run is killed at moments that a seed draws: all of it, or one process; then resumed."""
+    """A run is killed at moments that a seed draws: all of it, or one process; then resumed.
+
+    Meanwhile its file is edited each time.
+    """
     draw = random.Random(7)
     steps = KilledSteps(tmp_path)
     for kill in range(KILLS):
@@ -114,6 +123,7 @@ def test_what_has_ended_is_not_done_twice_whoever_is_killed(tmp_path: Path) -> N
             draw=draw,
         )
         steps.note_ended()
+        steps.edit(kill + 1)
         if len(steps.ended) == 3 * COUNT:
             break
     print(f"{kill + 1} kills, {len(steps.ended)} of {3 * COUNT} steps noted")

@@ -40,6 +40,8 @@ def test_every_example_is_valid(model: type[BaseModel]) -> None:
             if name in ("executable", "retry_memory", *_EXECUTABLE_KEYS) and model is Module:
                 del values["function"]
                 values.setdefault("executable", ("x",))
+            if name == "library":
+                del values["function"]
             if name == "signal_before" and model is Module:
                 values |= {"time_limit": "1 h"}
             if name == "retry_memory":

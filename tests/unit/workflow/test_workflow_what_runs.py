@@ -22,7 +22,7 @@ ONE_PROBLEM: dict[str, OneProblem] = {
     "nothing to run": (
         '[[module]]\nname = "a"\n' + GROUP,
         "module[0]",
-        "says nothing to run: it has neither function nor executable",
+        "says nothing to run: it has neither function nor library nor executable",
         'add function = "package.module:function" or executable = ["./a.out"]',
     ),
     "two things to run": (
